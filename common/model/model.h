@@ -11,17 +11,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/base/layer_range.h"
 #include "common/model/config.h"
 #include "common/model/weights.h"
 
 namespace kvmesh::model {
-
-// Half-open, absolute layer numbers.
-struct LayerRange {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-  friend bool operator==(const LayerRange&, const LayerRange&) = default;
-};
 
 // `--stage i/n`: the i-th (from 0) of n contiguous near-equal ranges over layer_count layers; earlier stages take
 // the remainder. InvalidArgument: n is 0, i >= n, or n > layer_count.

@@ -1,5 +1,5 @@
-// What a model is: every number that the engine, the planner and the arithmetic of sizes need, read once from
-// config.json or from GGUF metadata and checked against the tensors. Plain data.
+// What a model is: every number that the engine, the planner and the arithmetic of sizes need, read
+// once from config.json or from GGUF metadata and checked against the tensors. Plain data.
 #pragma once
 
 #include <cstdint>

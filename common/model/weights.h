@@ -1,5 +1,5 @@
-// Weight types: how numbers lie in a file, and how to widen them. Sources: the GGUF specification and ggml's
-// block layouts.
+// Weight types: how numbers lie in a file, and how to widen them. Sources: the GGUF specification
+// and ggml's block layouts.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,21 @@
 namespace kvmesh::model {
 
 enum class WeightType {
-  kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kIQ4_XS,
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
 };
 
 struct WeightTypeInfo {
@@ -31,14 +44,15 @@ void Dequantize(WeightType type, absl::Span<const uint8_t> src, absl::Span<float
 
 // A read-only view of one tensor of a mapped file; lives as long as its Model.
 struct Tensor {
-  std::string name;             // as in the file
+  std::string name;  // as in the file
   WeightType type = WeightType::kF32;
   std::vector<uint64_t> shape;  // outermost first: a weight is [out_features, in_features]
   absl::Span<const uint8_t> data;
-  // GGUF `llama` q/k: within each head, stored row 2i is original row i and 2i+1 is original row i + head_dim/2.
+  // GGUF `llama` q/k: within each head, stored row 2i is original row i and 2i+1 is original row i
+  // + head_dim/2.
   bool rope_interleaved = false;
 
-  uint64_t row_bytes() const;   // bytes of one run along the innermost dimension
+  uint64_t row_bytes() const;  // bytes of one run along the innermost dimension
 };
 
 }  // namespace kvmesh::model

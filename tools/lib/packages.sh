@@ -1,0 +1,39 @@
+# The one list of Debian packages (names valid in Debian 12 and 13), and their installation.
+# Sourced after common.sh.
+
+# To build and run the product.
+KVMESH_BUILD_PACKAGES=(
+  ca-certificates g++ cmake ninja-build pkg-config ccache mold git python3 python3-pip
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # RPC
+  libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libssl-dev
+  libtorch-dev libopenblas0-pthread  # the default BLAS is the reference one, eighty times slower
+)
+
+# Further ones, for tests and checks.
+KVMESH_TEST_PACKAGES=(
+  libgtest-dev libgmock-dev libbenchmark-dev
+  xz-utils                                       # large test data is kept compressed
+  clang-format-14 clang-tidy-14
+)
+
+packages_missing() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+  done
+}
+
+# install_packages PACKAGE…: installs what is missing; nothing missing costs nothing.
+install_packages() {
+  command -v dpkg-query >/dev/null || fail "this script installs Debian packages; on another system install these by hand: $*"
+  local missing
+  mapfile -t missing < <(packages_missing "$@")
+  [ ${#missing[@]} -gt 0 ] || return 0
+  # An interrupted earlier installation is finished first; harmless otherwise.
+  step "$KVMESH_ROOT/build/logs/dpkg.log" "Checking the package system" as_root dpkg --configure -a
+  step "$KVMESH_ROOT/build/logs/apt-update.log" "Refreshing the list of packages" \
+    as_root apt-get -o Acquire::Retries=3 update
+  step "$KVMESH_ROOT/build/logs/apt-install.log" "Installing ${missing[*]} (minutes)" \
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 \
+    -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"
+}

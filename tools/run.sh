@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The main job from nothing: installs, builds, fetches a model, starts a mesh of a router and two shards on this
+# machine, answers a chat prompt and stops the mesh.
+#   tools/run.sh ["PROMPT"]      tools/run.sh --setup-only: installs, builds and fetches, no more
+. "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+. "$KVMESH_ROOT/tools/lib/packages.sh"
+. "$KVMESH_ROOT/tools/lib/rust.sh"
+. "$KVMESH_ROOT/tools/lib/fetch_model.sh"
+. "$KVMESH_ROOT/tools/lib/build.sh"
+
+usage() {
+  echo 'usage: tools/run.sh ["PROMPT"] [--setup-only]' >&2
+  exit 2
+}
+
+prompt='Why is the sky blue? Answer in three sentences.'
+setup_only=false
+prompts=0
+for argument in "$@"; do
+  case $argument in
+    --setup-only) setup_only=true ;;
+    --help | -h) usage ;;
+    -*) echo "unknown option $argument" >&2; usage ;;
+    *) prompt=$argument; prompts=$((prompts + 1)) ;;
+  esac
+done
+[ "$prompts" -le 1 ] || { echo "one prompt, in quotes, is expected" >&2; usage; }
+
+mkdir -p "$KVMESH_ROOT/build/logs"
+install_packages "${KVMESH_BUILD_PACKAGES[@]}"
+install_rust
+build_preset release kvmesh kvmesh-router kvmesh-shard
+fetch_model
+if $setup_only; then
+  say "Ready: tools/run.sh \"your prompt\" answers at once"
+  exit 0
+fi
+
+kvmesh="$KVMESH_ROOT/build/release/bin/kvmesh"
+data="$KVMESH_ROOT/build/run"
+stop_mesh() {
+  trap '' INT TERM
+  "$kvmesh" down --data-dir "$data" >/dev/null 2>&1 || true
+}
+mkdir -p "$data"
+stop_mesh # one that an interrupted run left behind
+trap stop_mesh EXIT
+trap 'exit 130' INT TERM
+
+say "Starting a router and two shards"
+"$kvmesh" up --model "$KVMESH_MODEL" --shards 2 --data-dir "$data" --detach ||
+  fail "the mesh did not start; the reason is above, the services' logs are in $data/logs."
+router=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["router"])' "$data/mesh.json")
+
+say "You: $prompt"
+"$kvmesh" generate --router "$router" --chat "$prompt" --max-tokens 256 --stats

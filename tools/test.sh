@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Sets up, builds and tests.
+#   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
+#   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
+#   tools/test.sh --all              also the whole product under ASan+UBSan, and clang-tidy on the tests
+. "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+. "$KVMESH_ROOT/tools/lib/packages.sh"
+. "$KVMESH_ROOT/tools/lib/rust.sh"
+. "$KVMESH_ROOT/tools/lib/fetch_model.sh"
+. "$KVMESH_ROOT/tools/lib/build.sh"
+
+all=false
+ctest_arguments=()
+for argument in "$@"; do
+  if [ "$argument" = --all ]; then all=true; else ctest_arguments+=("$argument"); fi
+done
+
+mkdir -p "$KVMESH_ROOT/build/logs"
+install_packages "${KVMESH_BUILD_PACKAGES[@]}" "${KVMESH_TEST_PACKAGES[@]}"
+install_rust
+fetch_model
+build_preset dev
+if [ ${#ctest_arguments[@]} = 0 ]; then
+  build_preset asan
+  build_preset tsan
+fi
+if $all; then
+  say "clang-tidy on everything"
+  "$KVMESH_ROOT/tools/lint" --all || fail "clang-tidy has findings; they are above."
+  say "The whole product under ASan and UBSan"
+  "$KVMESH_ROOT/tools/lib/run_sanitized.sh" asan-all || fail "tests failed under ASan; they are listed above."
+fi
+
+say "Running the tests"
+cd "$KVMESH_ROOT"
+ctest --test-dir build/dev --output-on-failure --no-tests=error -j "$KVMESH_JOBS" \
+  ${ctest_arguments[@]+"${ctest_arguments[@]}"} </dev/null ||
+  fail "some tests failed; they are listed above. One alone runs with: tools/test.sh -R NAME"

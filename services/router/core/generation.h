@@ -1,0 +1,254 @@
+// One generation as a state machine: plans, prefills, decodes, and recovers from whatever happens to the chain of shards
+// until the tokens are there or the deadline has passed. Pure: time, jitter and all that the network says are arguments;
+// what is to be done comes out as effects.
+//
+// Not thread-safe. The owner calls one input at a time, takes the effects, and performs them in their order without holding a
+// lock that an input needs. Order of calls: Start once, then any input at any time; inputs that no longer matter (of an old
+// attempt, after the end) are ignored. `finished()` stays false while a closed chain may still have to be cleaned up.
+//
+// Invariants: a token given to the sink never changes and is never given twice; step s+1 leaves only after the answer to s;
+// every prefill is a new epoch, every stream a new attempt; between two tokens a broken link costs no prefill and a cache miss
+// one; no loop without a growing delay between its rounds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/forward/frames.h"
+#include "services/router/core/prefix_digester.h"
+#include "services/router/core/route_planner.h"
+
+namespace kvmesh::router {
+
+enum class FinishReason { kNone, kEos, kLength, kStop };
+
+// Where tokens go. Called from within OnAnswer, so that no step is sent beyond the last token wanted.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // The next token, in order. `output.token_id` is absent only if the tail gave none and its piece is no single token.
+  // Anything but kNone ends the generation: nothing more is computed.
+  virtual FinishReason OnToken(const forward::Output& output, MonoTime now) = 0;
+};
+
+// For tails that answer text alone: the ids of all text generated without ids so far. `pieces` are the answers, in order.
+using Retokenizer =
+    std::function<absl::StatusOr<std::vector<uint32_t>>(absl::Span<const std::string> pieces)>;
+
+struct GenerationSpec {
+  SessionId session;
+  std::vector<uint32_t> prompt;  // at least one id
+  uint32_t max_tokens = 0;       // at least 1
+  forward::SamplingOptions sampling;
+  uint32_t vocab_size = 0;
+  MonoTime deadline = absl::InfiniteDuration();
+  bool stateless = false;  // wanted by the client
+  std::string tenant;
+  std::string traceparent;
+  uint64_t jitter_seed = 0;
+};
+
+struct GenerationLimits {
+  absl::Duration backoff_first = absl::Milliseconds(100);
+  absl::Duration backoff_max = absl::Seconds(5);
+  absl::Duration step_watchdog_min = absl::Seconds(5);
+  absl::Duration step_wait_max = absl::Seconds(300);    // then the chain counts as broken, whoever answers
+  absl::Duration unread_max = absl::Seconds(30);        // a client that does not read is cancelled
+  absl::Duration close_wait_max = absl::Seconds(30);    // then the sessions are dropped hop by hop
+  absl::Duration suspect_time = absl::Seconds(30);      // how long a hop that failed is avoided
+  uint32_t mismatches_max = 5;                          // re-plans after FAILED_PRECONDITION and the like
+};
+
+// Effects.
+struct NeedRoute {  // answer with OnRoute
+  RouteRequest request;
+};
+struct OpenStream {  // to open.hops[0]; frames follow
+  StreamAttempt attempt{0};
+  forward::Open open;
+};
+struct SendFrame {  // Compute or Close; after a Close no more frames follow (half-close the stream)
+  StreamAttempt attempt{0};
+  forward::Frame frame;
+};
+struct EndStream {  // cancel the stream; its end need not be reported
+  StreamAttempt attempt{0};
+};
+struct ProbeSessions {  // GetSession at every hop, in parallel; any answer counts, NOT_FOUND too
+  StreamAttempt attempt{0};
+  std::vector<forward::HopRef> hops;
+};
+struct DropSession {
+  forward::HopRef hop;
+  SessionId session;
+  SessionEpoch epoch{0};
+};
+enum class EventKind { kCacheMiss, kReprefill, kReplan, kLinkRetry, kRefused, kWatchdog };
+struct Event {  // for metrics and logs
+  EventKind kind = EventKind::kCacheMiss;
+  std::string detail;  // of kCacheMiss: the cause
+};
+struct Done {  // once; the client's answer
+  absl::Status status;
+  FinishReason reason = FinishReason::kNone;
+};
+using Effect =
+    std::variant<NeedRoute, OpenStream, SendFrame, EndStream, ProbeSessions, DropSession, Event, Done>;
+
+enum class Phase { kIdle, kWaitingForRoute, kPrefill, kDecode, kClosing, kFinished };
+absl::string_view PhaseName(Phase phase);
+
+// Counts since Start.
+struct GenerationStats {
+  uint32_t tokens = 0;  // given to the sink
+  uint32_t reprefills = 0;
+  uint32_t cache_misses = 0;
+  uint32_t replans = 0;
+  uint32_t link_retries = 0;
+  uint32_t refusals = 0;  // RESOURCE_EXHAUSTED with a delay: waited and tried again
+};
+
+class Generation {
+ public:
+  // `sink` must outlive the generation. `retokenize` may be null where every tail is known to give ids.
+  Generation(GenerationSpec spec, GenerationLimits limits, TokenSink& sink, Retokenizer retokenize);
+
+  void Start(MonoTime now);
+  void OnRoute(absl::StatusOr<RoutePlan> route, MonoTime now);
+  void OnAnswer(StreamAttempt attempt, const forward::Answer& answer, MonoTime now);
+  // The stream is over, with what the first hop (or the network) said. Not wanted after EndStream, but harmless.
+  void OnStreamEnd(StreamAttempt attempt, const absl::Status& status, MonoTime now);
+  // `hop`: index in the ProbeSessions effect of this attempt.
+  void OnSessionProbe(StreamAttempt attempt, size_t hop, bool answered, MonoTime now);
+  // Ends it as `status` (not OK).
+  void Cancel(const absl::Status& status, MonoTime now);
+  // False: too many tokens wait for the client; no further step is sent until it is true again.
+  void SetReading(bool reading, MonoTime now);
+  void Tick(MonoTime now);
+
+  // When Tick wants to be called; infinite for never.
+  MonoTime NextTimer() const;
+
+  std::vector<Effect> TakeEffects();
+
+  Phase phase() const { return phase_; }
+  bool finished() const { return phase_ == Phase::kFinished; }
+  const GenerationStats& stats() const { return stats_; }
+  const GenerationSpec& spec() const { return spec_; }
+  SessionEpoch epoch() const { return SessionEpoch{epoch_}; }
+  StreamAttempt attempt() const { return StreamAttempt{attempt_}; }
+  const std::vector<forward::HopRef>& hops() const { return route_.hops; }
+  // Prompt and output.
+  const std::vector<uint32_t>& history() const { return history_; }
+
+ private:
+  struct Suspect {
+    HopKey hop;
+    MonoTime until;
+  };
+
+  // Routes.
+  void AskRoute(MonoTime now);
+  void WaitThenAskRoute(absl::Duration delay, MonoTime now);
+  void Replan(MonoTime now);
+  absl::Duration Backoff();
+  void AddSuspect(const absl::Status& status, MonoTime now);
+  void AddSuspect(const forward::HopRef& hop, MonoTime now);
+  absl::Status CheckStatelessLength() const;
+
+  // Streams and steps.
+  void Run(MonoTime now);
+  void OpenNewStream(MonoTime now);
+  void BeginPrefill(MonoTime now);
+  void PumpPrefill(MonoTime now);
+  void SendDecode(MonoTime now);
+  void SendStateless(MonoTime now);
+  void NextStep(MonoTime now);
+  void OnOutput(const forward::Output& output, MonoTime now);
+  absl::Status AppendToken(forward::Output* output);
+  void Progress(MonoTime now);
+
+  // Failures.
+  void OnBroken(const absl::Status& status, MonoTime now);
+  void OnCacheMiss(const absl::Status& status, MonoTime now);
+  void OnRefused(const absl::Status& status, MonoTime now);
+  void OnMismatch(const absl::Status& status, MonoTime now);
+  void CutStream();
+  void CheckWatchdog(MonoTime now);
+  absl::Duration WatchdogLimit() const;
+
+  // The end.
+  void Finish(const absl::Status& status, FinishReason reason, MonoTime now);
+  void DropEverywhere();
+  MonoTime GiveUpTime() const;
+
+  template <typename E>
+  void Emit(E effect) {
+    effects_.emplace_back(std::move(effect));
+  }
+
+  GenerationSpec spec_;
+  const GenerationLimits limits_;
+  TokenSink& sink_;
+  const Retokenizer retokenize_;
+
+  Phase phase_ = Phase::kIdle;
+  std::vector<Effect> effects_;
+  GenerationStats stats_;
+  MonoTime started_at_;
+
+  // The sequence.
+  std::vector<uint32_t> history_;
+  PrefixDigester digester_;
+  size_t ids_known_ = 0;             // history_ up to here was never re-tokenised
+  std::vector<std::string> pieces_;  // answers without ids, after those
+
+  // The route.
+  RoutePlan route_;
+  std::optional<RoutePin> pin_;
+  std::vector<Suspect> suspects_;
+  MonoTime ask_route_at_ = absl::InfiniteDuration();
+  absl::Status route_error_;
+  uint32_t waits_in_row_ = 0;  // delays without a token in between
+  uint32_t mismatches_ = 0;
+  uint64_t jitter_state_ = 0;
+
+  // The chain. Its hops hold history_ but the last id under epoch_ where state_hops_ equals route_.hops.
+  uint64_t epoch_ = 0;
+  uint64_t attempt_ = 0;
+  bool stream_open_ = false;
+  std::vector<forward::HopRef> state_hops_;
+  size_t prefill_sent_ = 0;  // tokens
+  uint32_t chunks_in_flight_ = 0;
+  bool step_in_flight_ = false;
+  bool prefilled_before_ = false;
+  bool this_is_reprefill_ = false;
+  uint32_t breaks_in_row_ = 0;
+  uint32_t misses_in_row_ = 0;
+
+  // Watchdog.
+  MonoTime step_sent_at_;
+  MonoTime progress_at_;
+  MonoTime probe_at_ = absl::InfiniteDuration();
+  std::vector<absl::Duration> step_times_;  // the last ones, a ring
+  size_t step_times_next_ = 0;
+  std::vector<std::optional<bool>> probes_;  // outstanding ones, by hop
+
+  // The client.
+  bool reading_ = true;
+  MonoTime unread_since_ = absl::InfiniteDuration();
+
+  MonoTime close_by_ = absl::InfiniteDuration();
+};
+
+}  // namespace kvmesh::router

@@ -1,0 +1,226 @@
+// A whole shard as a state machine over Forward streams: session store, frame rules, credits,
+// choice of work. Pure: no gRPC, threads or clock. Things happen to it (On…, NextJob, Drain, Tick);
+// what it wants done in return it queues as effects, which the caller takes with TakeEffects()
+// after every call and performs in that order, outside its lock.
+//
+// Not thread-safe; the caller serialises all calls but RunJob. At most one job is out at a time:
+// after NextJob() gave one, its OnJobDone() comes before the next NextJob(). Events of streams that
+// have ended are ignored, whenever they come.
+//
+// A stream's life: OnFrame(Open) first. It ends with exactly one EndUp effect, or with OnUpLost();
+// after either, its id is never used again and the call to its next hop has ended or been cancelled
+// by EndDown.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/base/limits.h"
+#include "common/forward/frames.h"
+#include "services/shard/core/frame_rules.h"
+#include "services/shard/core/job.h"
+#include "services/shard/core/session_store.h"
+
+namespace kvmesh::shard {
+
+struct HopOptions {
+  InstanceId instance;
+  LayerRange layers;
+  uint32_t layer_count = 0;  // of the whole model
+  uint32_t hidden_size = 0;
+  uint32_t vocab_size = 0;
+  uint32_t context_length = 0;  // tokens
+  std::string quant;
+  std::vector<std::string> features;
+  bool caching = true;  // false: every stateful frame is a cache miss
+  uint32_t streams_max = 256;
+  absl::Duration stream_idle_max = absl::Seconds(600);  // without a frame or an answer
+  absl::Duration close_wait_max = absl::Seconds(30);    // for the next hop to end after Close
+  StoreLimits store;
+  // Whether this shard may dial the address. Called inside OnFrame; must not block.
+  std::function<bool(const std::string& address)> peer_allowed;
+};
+
+// Send an answer to the caller of the stream.
+struct AnswerUp {
+  StreamId stream{0};
+  forward::Answer answer;
+};
+// End the stream with this status, after all answers queued before it.
+struct EndUp {
+  StreamId stream{0};
+  absl::Status status;
+};
+// Call Forward at the next hop; its answers and end come back as OnDownAnswer and OnDownEnd.
+struct OpenDown {
+  StreamId stream{0};
+  forward::HopRef hop;
+  forward::Open open;
+};
+// Send a frame to the next hop. A Close is the last one: half-close after it.
+struct SendDown {
+  StreamId stream{0};
+  forward::Frame frame;
+};
+// Cancel the call to the next hop.
+struct EndDown {
+  StreamId stream{0};
+};
+using Effect = std::variant<AnswerUp, EndUp, OpenDown, SendDown, EndDown>;
+
+struct HopCounters {
+  std::array<uint64_t, kMissCauseCount> misses{};
+  uint64_t streams = 0;     // accepted
+  uint64_t superseded = 0;  // streams ended or refused by a newer epoch or attempt
+  uint64_t replays = 0;
+  uint64_t frames_run = 0;
+  uint64_t tokens_run = 0;
+  uint64_t saves_dropped = 0;
+  uint64_t steps_cancelled = 0;
+  uint64_t bad_logits = 0;
+};
+
+class Hop {
+ public:
+  explicit Hop(const HopOptions& options);
+
+  // `frame` has passed the codec. The stream ends with an error (EndUp) if it does not fit this
+  // shard:
+  //   InvalidArgument      first frame not Open, shape, ids, past_len or layers out of range,
+  //   credit exceeded FailedPrecondition   WRONG_INSTANCE, WRONG_LAYERS, MODEL_MISMATCH,
+  //   UNKNOWN_FEATURE, FORBIDDEN_PEER ResourceExhausted    NO_ROOM, TOO_LARGE, QUEUE_FULL Aborted
+  //   SUPERSEDED, DRAINING, CACHE_MISS
+  void OnFrame(StreamId id, forward::Frame frame, MonoTime now);
+  // A frame that could not be decoded, or a writer that stalled: ends the stream with `status`.
+  void OnBadFrame(StreamId id, const absl::Status& status, MonoTime now);
+  // The stream ended without Close: cancelled by the caller, or its link was lost.
+  void OnUpLost(StreamId id, MonoTime now);
+  void OnDownAnswer(StreamId id, forward::Answer answer, MonoTime now);
+  // The call to the next hop ended, with OK or otherwise, after all its answers.
+  void OnDownEnd(StreamId id, const absl::Status& status, MonoTime now);
+
+  // The next thing to compute, if anything may run now. May queue effects also when it returns
+  // nothing: frames that need no compute (misses, repeated steps) are settled here.
+  std::optional<Job> NextJob(MonoTime now);
+  void OnJobDone(StreamId id, JobResult result, MonoTime now);
+
+  // Frees the session's state up to `epoch` (0: any), ends its stream and remembers the pair. True
+  // if something was freed.
+  bool DropSession(const SessionId& session, SessionEpoch epoch, MonoTime now);
+  // Counts as an access.
+  std::optional<SessionView> GetSession(const SessionId& session, MonoTime now);
+  std::vector<SessionView> ListSessions(const std::optional<SessionId>& after, size_t count,
+                                        MonoTime now) const;
+
+  // Refuses new streams; every stream ends with DRAINING once its outstanding answer has passed.
+  // Idempotent.
+  void Drain(MonoTime now);
+  bool draining() const { return draining_; }
+  // No stream is open and no job is out.
+  bool quiet() const { return streams_.empty() && !running_.has_value(); }
+
+  // Once a second: expires sessions, ends streams that nobody uses.
+  void Tick(MonoTime now);
+
+  std::vector<Effect> TakeEffects();
+
+  const HopOptions& options() const { return options_; }
+  const HopCounters& counters() const { return counters_; }
+  const SessionCacheStore& store() const { return store_; }
+  size_t streams() const { return streams_.size(); }
+  size_t queued_frames() const;
+
+ private:
+  using QueuedFrame = std::variant<forward::Compute, forward::Save, forward::Close>;
+
+  struct Stream {
+    SessionId session;
+    SessionEpoch epoch{0};
+    StreamAttempt attempt{0};
+    uint32_t hop_index = 0;
+    std::optional<forward::HopRef> next;  // none at the tail
+    size_t hops_behind = 0;
+    bool stateful = false;
+    bool admitted = false;  // this stream's Open made the entry
+    std::shared_ptr<const forward::SamplingOptions> sampling;
+    std::vector<uint32_t> history;
+    uint32_t prompt_tokens = 0;
+
+    std::deque<QueuedFrame> queue;
+    uint32_t chunks_unacked_up = 0;    // prefill chunks received and not yet acknowledged
+    uint32_t steps_unanswered_up = 0;  // frames that wait for an Output
+    uint32_t chunks_unacked_down = 0;
+    std::deque<bool> outputs_due_down;  // for each Output to come: is it a decode step's
+    size_t opened_behind = 0;           // hops further down that have accepted
+    bool closing = false;  // Close has been executed; only the next hop's end is waited for
+    MonoTime last_event;
+  };
+
+  struct Running {
+    StreamId stream{0};
+    SessionId session;
+    uint64_t entry_serial = 0;  // 0: stateless
+    bool decode = false;
+    std::shared_ptr<std::atomic<bool>> cancel;
+  };
+
+  Stream* Find(StreamId id);
+  bool IsTail(const Stream& stream) const { return !stream.next.has_value(); }
+  bool Runs(StreamId id) const { return running_.has_value() && running_->stream == id; }
+
+  // Frames (hop.cc).
+  void OpenStream(StreamId id, forward::Open open, MonoTime now);
+  absl::Status CheckOpen(const forward::Open& open) const;
+  absl::Status Accept(StreamId id, const forward::Open& open, MonoTime now);
+  absl::Status CheckCompute(const Stream& stream, const forward::Compute& compute) const;
+  void CloseNow(StreamId id, Stream& stream, forward::Disposition disposition, MonoTime now);
+  void DropSave(StreamId id, Stream& stream, const forward::Save& save);
+  // Executes frames at the queue's head that need no compute.
+  void Pump(StreamId id, MonoTime now);
+
+  // Ends (hop_ends.cc).
+  void End(StreamId id, const absl::Status& status, MonoTime now, bool down_ended = false);
+  // What becomes of the session's entry when its stream is gone without Close.
+  void LetGo(StreamId id, Stream& stream, MonoTime now);
+  void CancelRunning(StreamId id, bool also_decode);
+  void EndIfDrained(StreamId id, MonoTime now);
+  absl::Status WrapDown(const Stream& stream, const absl::Status& status) const;
+  absl::Status Miss(const Stream& stream, MissCause cause, uint64_t wanted);
+
+  // Jobs (hop_jobs.cc).
+  bool HasCredit(const Stream& stream, const forward::Compute& compute) const;
+  std::optional<StreamId> Pick(bool decode) const;
+  std::optional<Job> Start(StreamId id, MonoTime now);
+  std::optional<Job> MakeJob(StreamId id, Stream& stream, FrameAction action, MonoTime now);
+  void Replay(StreamId id, Stream& stream, const SessionEntry& entry);
+  absl::Status ExtendHistory(Stream& stream, const forward::Compute& compute) const;
+  void StoreResult(SessionEntry* entry, const forward::Compute& frame, JobResult& result,
+                   SessionEpoch epoch);
+  void SendOn(StreamId id, Stream& stream, forward::Compute frame, const std::vector<float>& rows);
+  absl::Status JobFailure(const absl::Status& status);
+
+  const HopOptions options_;
+  SessionCacheStore store_;
+  std::map<StreamId, Stream> streams_;
+  absl::flat_hash_map<SessionId, StreamId> by_session_;
+  std::optional<Running> running_;
+  StreamId last_picked_[2] = {StreamId{0}, StreamId{0}};  // prefill, decode
+  uint32_t decodes_in_a_row_ = 0;
+  bool draining_ = false;
+  std::vector<Effect> effects_;
+  HopCounters counters_;
+};
+
+}  // namespace kvmesh::shard

@@ -1,0 +1,64 @@
+// One piece of work for the compute thread, complete in itself: it owns the session's state while
+// it runs, so that nothing which happens to the session meanwhile can pull the state away from
+// under the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/forward/frames.h"
+#include "services/shard/core/engine.h"
+#include "services/shard/core/layer_state.h"
+
+namespace kvmesh::shard {
+
+enum class StreamId : uint64_t {};
+
+// What the tail needs to know of the tokenizer. Immutable, thread-safe.
+class Vocabulary {
+ public:
+  virtual ~Vocabulary() = default;
+  // Raw bytes of a token; empty for an id without one.
+  virtual std::string Piece(uint32_t id) const = 0;
+  virtual bool IsEndOfSequence(uint32_t id) const = 0;
+};
+
+struct Job {
+  StreamId stream{0};
+  forward::Compute frame;
+  bool stateful = false;
+  bool fresh = false;     // `state` is empty: make a new one
+  SessionState state;     // of a stateful job that is not fresh
+  bool from_row = false;  // a full hit at the tail: no layer runs, `stored_row` gives the logits
+  std::vector<float> stored_row;
+  bool sample = false;  // the tail answers with a token
+  std::shared_ptr<const forward::SamplingOptions>
+      sampling;                   // shared with the stream, which may end first
+  std::vector<uint32_t> history;  // covers the frame's rows; the stream's own, on loan
+  uint32_t prompt_tokens = 0;
+  std::shared_ptr<std::atomic<bool>>
+      cancel;  // shared: the hop sets it while the engine looks at it
+};
+
+struct JobResult {
+  // OK; Cancelled, ResourceExhausted, Internal from the engine (the state is gone);
+  // Internal "nan_logits", "inf_logits" or "no_candidates" from the sampler.
+  absl::Status status;
+  SessionState state;  // as it is after the rows; empty after an engine's failure
+  uint64_t state_bytes = 0;
+  std::vector<float> rows;                // [rows, hidden_size] after the range's last layer
+  std::optional<forward::Output> output;  // of a job that samples
+  // Given back from the job.
+  forward::Compute frame;
+  std::vector<uint32_t> history;
+};
+
+// Runs `job` to its end (or until its cancel flag is seen). Takes everything out of `job`.
+JobResult RunJob(Job& job, Engine& engine, const Vocabulary& vocabulary);
+
+}  // namespace kvmesh::shard

@@ -1,4 +1,5 @@
-// Time as an argument: cores take a MonoTime, adapters read it from a Clock, tests move a fake one by hand.
+// Time as an argument: cores take a MonoTime, adapters read it from a Clock, tests move a fake one
+// by hand.
 #pragma once
 
 #include <chrono>

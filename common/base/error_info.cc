@@ -17,8 +17,8 @@ constexpr absl::string_view kRetryUrl = "kvmesh/retry_delay_ms";
 absl::Status WithErrorInfo(absl::Status status, const ErrorInfo& info) {
   const nlohmann::json json = {{"reason", info.reason}, {"metadata", info.metadata}};
   // Foreign bytes in a value must not throw: they are replaced.
-  status.SetPayload(kErrorInfoUrl,
-                    absl::Cord(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  status.SetPayload(kErrorInfoUrl, absl::Cord(json.dump(-1, ' ', false,
+                                                        nlohmann::json::error_handler_t::replace)));
   return status;
 }
 
@@ -44,7 +44,8 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kRetryUrl);
   int64_t millis = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &millis)) return std::nullopt;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &millis))
+    return std::nullopt;
   return absl::Milliseconds(millis);
 }
 

@@ -1,5 +1,5 @@
-// Machine-readable causes on an absl::Status: google.rpc.ErrorInfo and RetryInfo without a proto. Cores attach and read
-// them here; common/rpc/status_bridge.h carries them over the wire.
+// Machine-readable causes on an absl::Status: google.rpc.ErrorInfo and RetryInfo without a proto.
+// Cores attach and read them here; common/rpc/status_bridge.h carries them over the wire.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace kvmesh {
 
 // Stable names of causes; the domain is always "kvmesh".
 namespace reason {
-inline constexpr absl::string_view kCacheMiss = "CACHE_MISS";            // metadata: cause, hop, held, wanted
+inline constexpr absl::string_view kCacheMiss = "CACHE_MISS";  // metadata: cause, hop, held, wanted
 inline constexpr absl::string_view kSuperseded = "SUPERSEDED";
 inline constexpr absl::string_view kDraining = "DRAINING";
 inline constexpr absl::string_view kWrongInstance = "WRONG_INSTANCE";
@@ -23,9 +23,10 @@ inline constexpr absl::string_view kProtocolMismatch = "PROTOCOL_MISMATCH";
 inline constexpr absl::string_view kModelMismatch = "MODEL_MISMATCH";
 inline constexpr absl::string_view kUnknownFeature = "UNKNOWN_FEATURE";
 inline constexpr absl::string_view kForbiddenPeer = "FORBIDDEN_PEER";
-inline constexpr absl::string_view kHopUnavailable = "HOP_UNAVAILABLE";  // metadata: hop, address, instance_id
+inline constexpr absl::string_view kHopUnavailable =
+    "HOP_UNAVAILABLE";  // metadata: hop, address, instance_id
 inline constexpr absl::string_view kNoRoom = "NO_ROOM";
-inline constexpr absl::string_view kTooLarge = "TOO_LARGE";              // would not fit an empty shard
+inline constexpr absl::string_view kTooLarge = "TOO_LARGE";  // would not fit an empty shard
 inline constexpr absl::string_view kQueueFull = "QUEUE_FULL";
 inline constexpr absl::string_view kBadLogits = "BAD_LOGITS";
 }  // namespace reason

@@ -6,7 +6,9 @@
 
 namespace kvmesh {
 
-std::string HexEncode(absl::string_view bytes) { return absl::BytesToHexString(bytes); }
+std::string HexEncode(absl::string_view bytes) {
+  return absl::BytesToHexString(bytes);
+}
 
 absl::StatusOr<std::string> HexDecode(absl::string_view hex) {
   if (hex.size() % 2 != 0) {

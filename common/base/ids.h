@@ -1,5 +1,5 @@
-// Strong ids shared by all services. Random ids are 128 bits, digests 256 bits; both travel as raw bytes
-// and are printed as lower-case hex.
+// Strong ids shared by all services. Random ids are 128 bits, digests 256 bits; both travel as raw
+// bytes and are printed as lower-case hex.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ absl::Status WrongIdLength(absl::string_view field, size_t got, size_t wanted);
 
 template <typename Tag, size_t kBytes>
 absl::StatusOr<ByteId<Tag, kBytes>> ByteId<Tag, kBytes>::FromBytes(absl::string_view bytes,
-                                                                    absl::string_view field) {
+                                                                   absl::string_view field) {
   if (bytes.size() != kBytes) return internal::WrongIdLength(field, bytes.size(), kBytes);
   ByteId id;
   std::memcpy(id.bytes_.data(), bytes.data(), kBytes);
@@ -60,7 +60,7 @@ absl::StatusOr<ByteId<Tag, kBytes>> ByteId<Tag, kBytes>::FromBytes(absl::string_
 
 template <typename Tag, size_t kBytes>
 absl::StatusOr<ByteId<Tag, kBytes>> ByteId<Tag, kBytes>::FromHex(absl::string_view hex,
-                                                                  absl::string_view field) {
+                                                                 absl::string_view field) {
   absl::StatusOr<std::string> bytes = HexDecode(hex);
   if (!bytes.ok()) return bytes.status();
   return FromBytes(*bytes, field);

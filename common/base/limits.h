@@ -1,5 +1,5 @@
-// Every limit that both ends of the wire enforce (DESIGN §10). Larger values are refused at the edge,
-// with the field, the value and the limit in the message.
+// Every limit that both ends of the wire enforce (DESIGN §10). Larger values are refused at the
+// edge, with the field, the value and the limit in the message.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace kvmesh::limits {
 inline constexpr uint32_t kProtocolVersion = 1;
 
 inline constexpr int kMessageBytesMax = 32 << 20;
-inline constexpr uint64_t kChunkBytesMax = 8u << 20;   // hidden rows of one prefill chunk
+inline constexpr uint64_t kChunkBytesMax = 8u << 20;  // hidden rows of one prefill chunk
 inline constexpr uint32_t kChunkTokensMax = 512;
 inline constexpr uint32_t kHistoryTokensMax = 1u << 20;
 inline constexpr uint64_t kTextBytesMax = 8u << 20;
@@ -32,7 +32,8 @@ inline constexpr uint32_t kDecodeCredit = 1;
 
 inline constexpr uint32_t kUndeliveredTokensMax = 256;
 
-// Tokens of one prefill chunk for a model of this hidden size; hidden rows travel as f32. At least 1.
+// Tokens of one prefill chunk for a model of this hidden size; hidden rows travel as f32. At
+// least 1.
 inline constexpr uint32_t ChunkTokens(uint64_t hidden_size) {
   const uint64_t by_bytes = kChunkBytesMax / (std::max<uint64_t>(hidden_size, 1) * 4);
   return static_cast<uint32_t>(std::clamp<uint64_t>(by_bytes, 1, kChunkTokensMax));

@@ -1,7 +1,7 @@
 // The project's mutex: std::mutex with Clang thread-safety annotations.
 //
-// absl::Mutex is not used, because Debian's Abseil is not instrumented and ThreadSanitizer then reports false races.
-// Every wait on a CondVar takes a deadline.
+// absl::Mutex is not used, because Debian's Abseil is not instrumented and ThreadSanitizer then
+// reports false races. Every wait on a CondVar takes a deadline.
 #pragma once
 
 #include <chrono>
@@ -38,7 +38,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
 class CondVar {
  public:
-  // Waits until notified or `timeout` has passed; spurious wake-ups happen. The caller holds `mutex`.
+  // Waits until notified or `timeout` has passed; spurious wake-ups happen. The caller holds
+  // `mutex`.
   void WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->native(), std::adopt_lock);
     cond_.wait_for(lock, absl::ToChronoNanoseconds(timeout));

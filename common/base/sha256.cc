@@ -1,5 +1,5 @@
-// The low-level SHA256_* calls are deprecated in OpenSSL 3 but are the only ones whose state is a plain value
-// that can be copied per prefix without an allocation.
+// The low-level SHA256_* calls are deprecated in OpenSSL 3 but are the only ones whose state is a
+// plain value that can be copied per prefix without an allocation.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "common/base/sha256.h"
 
@@ -7,7 +7,9 @@
 
 namespace kvmesh {
 
-Sha256::Sha256() { SHA256_Init(&context_); }
+Sha256::Sha256() {
+  SHA256_Init(&context_);
+}
 
 Sha256& Sha256::Update(absl::string_view bytes) {
   SHA256_Update(&context_, bytes.data(), bytes.size());
@@ -35,7 +37,9 @@ Sha256Digest Sha256::Digest() const {
   return digest;
 }
 
-Sha256Digest Sha256Of(absl::string_view bytes) { return Sha256().Update(bytes).Digest(); }
+Sha256Digest Sha256Of(absl::string_view bytes) {
+  return Sha256().Update(bytes).Digest();
+}
 
 Sha256Digest TokensSha256(absl::Span<const uint32_t> tokens) {
   Sha256 sha;

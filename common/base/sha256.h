@@ -1,5 +1,5 @@
-// Incremental SHA-256 (FIPS 180-4, OpenSSL's implementation). Copying an object copies the running state,
-// so that one pass over a text yields the digest of each of its prefixes.
+// Incremental SHA-256 (FIPS 180-4, OpenSSL's implementation). Copying an object copies the running
+// state, so that one pass over a text yields the digest of each of its prefixes.
 #pragma once
 
 #include <openssl/sha.h>
@@ -28,7 +28,8 @@ class Sha256 {
 
 Sha256Digest Sha256Of(absl::string_view bytes);
 
-// tokens_sha256 of the design: SHA-256 over the ids, four bytes each, little-endian. Empty is allowed.
+// tokens_sha256 of the design: SHA-256 over the ids, four bytes each, little-endian. Empty is
+// allowed.
 Sha256Digest TokensSha256(absl::Span<const uint32_t> tokens);
 
 // The first 8 bytes, little-endian: how a `prefix_digest` field carries tokens_sha256.

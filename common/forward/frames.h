@@ -1,5 +1,6 @@
-// The frames and answers of a Forward stream as checked, plain values: what the pure cores of shard and router speak.
-// common/rpc/forward_codec.h turns protos into these, checking every limit on the way, and back.
+// The frames and answers of a Forward stream as checked, plain values: what the pure cores of shard
+// and router speak. common/rpc/forward_codec.h turns protos into these, checking every limit on the
+// way, and back.
 #pragma once
 
 #include <cstdint>

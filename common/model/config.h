@@ -7,12 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace kvmesh::model {
 
 enum class Architecture { kLlama, kQwen2 };
 absl::string_view ArchitectureName(Architecture architecture);  // "llama", "qwen2"
+// Nullopt: not supported. The names are those of GGUF's general.architecture and of config.json's model_type.
+std::optional<Architecture> ArchitectureByName(absl::string_view name);
+
+// What config.json and GGUF metadata may say at most.
+inline constexpr uint64_t kWidthMax = 1 << 20;  // hidden and intermediate size, heads, head_dim
+inline constexpr uint64_t kVocabMax = 1 << 24;
+inline constexpr uint64_t kContextMax = uint64_t{1} << 31;
 
 // The kind of state a layer keeps (DESIGN §4).
 enum class LayerKind { kKeyValue, kSlidingWindow, kRecurrent };
@@ -51,5 +60,14 @@ struct ModelConfig {
   std::vector<uint32_t> eos_token_ids;
   std::optional<uint32_t> bos_token_id;
 };
+
+// Checks shared by both readers; the keys are named in messages.
+// InvalidArgument: kv_head_count does not divide head_count; rope.dims is 0, odd or above head_dim.
+// head_count and kv_head_count are at least 1.
+absl::Status CheckHeads(const ModelConfig& config, absl::string_view kv_heads_key,
+                        absl::string_view head_dim_key);
+// hidden_size / head_count, where no key gives head_dim. InvalidArgument: it does not divide.
+absl::StatusOr<uint32_t> DerivedHeadDim(const ModelConfig& config, absl::string_view hidden_key,
+                                        absl::string_view heads_key);
 
 }  // namespace kvmesh::model

@@ -1,0 +1,145 @@
+#include "common/rpc/process.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/version.h"
+
+namespace kvmesh::rpc {
+namespace {
+
+sigset_t TerminationSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+std::string HostOf(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+std::string WithPort(const std::string& listen, int port) {
+  return absl::StrCat(HostOf(listen), ":", port);
+}
+
+}  // namespace
+
+void AddServiceFlags(CLI::App& app, ServiceFlags& flags) {
+  app.set_version_flag("--version", std::string(kVersion));
+  app.add_option("--listen", flags.listen,
+                 "Address to serve gRPC on, host:port; port 0 takes any free one")
+      ->capture_default_str();
+  app.add_option("--health-port,--health_port", flags.health_port,
+                 "Plaintext port with health only, for probes, on the host of --listen; 0 takes "
+                 "any, -1 none")
+      ->capture_default_str()
+      ->check(CLI::Range(-1, 65535));
+  app.add_option(
+         "--metrics-port,--metrics_port", flags.metrics_port,
+         "HTTP port of /metrics for Prometheus, on the host of --listen; 0 takes any, -1 none")
+      ->capture_default_str()
+      ->check(CLI::Range(-1, 65535));
+  app.add_flag("--allow-plaintext", flags.allow_plaintext,
+               "Serve without TLS on an address that other machines reach");
+  app.add_option(
+      "--ready-file", flags.ready_file,
+      "File to write {pid, address, health, metrics} to, as JSON, once the service serves");
+  app.add_option("--drain-seconds", flags.drain_seconds,
+                 "After SIGTERM, seconds that running work may take to end")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 3600));
+  app.add_option("--log-level", flags.log_level,
+                 "Least severity logged: 0 info, 1 warning, 2 error")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 2));
+}
+
+std::optional<int> ParseFlags(CLI::App& app, int argc, char** argv, ServiceFlags* flags) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitUsage;
+  }
+  if (flags != nullptr) {
+    if (flags->listen.rfind(':') == std::string::npos) {
+      std::fprintf(stderr, "--listen: \"%s\" is not host:port\n", flags->listen.c_str());
+      return kExitUsage;
+    }
+    if (absl::Status plaintext = CheckPlaintext(*flags); !plaintext.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(plaintext.message()).c_str());
+      return kExitUsage;
+    }
+    if (flags->health_port >= 0) flags->health_listen = WithPort(flags->listen, flags->health_port);
+    if (flags->metrics_port >= 0)
+      flags->metrics_listen = WithPort(flags->listen, flags->metrics_port);
+  }
+  return std::nullopt;
+}
+
+void InitProcess(const char* program, int log_level) {
+  const sigset_t set = TerminationSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  FLAGS_logtostderr = true;
+  FLAGS_minloglevel = log_level;
+  google::InitGoogleLogging(program);
+}
+
+int WaitForTermination() {
+  const sigset_t set = TerminationSignals();
+  int number = 0;
+  // An endless wait by design: a service runs until it is told to end.
+  while (sigwait(&set, &number) != 0) {
+  }
+  std::thread([set] {
+    int second = 0;
+    if (sigwait(&set, &second) == 0) _exit(kExitInterrupted);
+  }).detach();
+  return number;
+}
+
+absl::Status CheckPlaintext(const ServiceFlags& flags) {
+  if (flags.allow_plaintext || IsLoopback(flags.listen)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--listen: ", flags.listen,
+                   " is reachable from other machines and nothing is encrypted; add "
+                   "--allow-plaintext to serve all the same"));
+}
+
+ServerOptions ServerOptionsFrom(const ServiceFlags& flags) {
+  return ServerOptions{.listen = flags.listen,
+                       .health_listen = flags.health_listen,
+                       .metrics_listen = flags.metrics_listen};
+}
+
+absl::Status WriteReadyFile(const std::string& path, const std::string& listen,
+                            const RpcServer& server) {
+  if (path.empty()) return absl::OkStatus();
+  nlohmann::json json = {{"pid", getpid()}, {"address", WithPort(listen, server.port())}};
+  if (server.health_port() > 0) json["health"] = WithPort(listen, server.health_port());
+  if (server.metrics_port() > 0) json["metrics"] = WithPort(listen, server.metrics_port());
+  const std::string temp = absl::StrCat(path, ".", getpid(), ".tmp");
+  {
+    std::ofstream out(temp, std::ios::trunc);
+    out << json.dump() << "\n";
+    out.flush();
+    if (!out.good())
+      return absl::UnavailableError(absl::StrCat("--ready-file: cannot write ", temp));
+  }
+  if (std::rename(temp.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("--ready-file: cannot rename ", temp, " to ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvmesh::rpc

@@ -29,9 +29,9 @@ absl::Status CheckHeads(const ModelConfig& config, absl::string_view kv_heads_ke
                                                    config.kv_head_count, " key/value heads"));
   }
   if (config.rope.dims == 0 || config.rope.dims > config.head_dim || config.rope.dims % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key ", head_dim_key, ": of heads of ", config.head_dim, " elements ",
-                     config.rope.dims, " would be rotated; they go in pairs"));
+    return absl::InvalidArgumentError(absl::StrCat("key ", head_dim_key, ": of heads of ",
+                                                   config.head_dim, " elements ", config.rope.dims,
+                                                   " would be rotated; they go in pairs"));
   }
   return absl::OkStatus();
 }

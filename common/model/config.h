@@ -15,7 +15,8 @@ namespace kvmesh::model {
 
 enum class Architecture { kLlama, kQwen2 };
 absl::string_view ArchitectureName(Architecture architecture);  // "llama", "qwen2"
-// Nullopt: not supported. The names are those of GGUF's general.architecture and of config.json's model_type.
+// Nullopt: not supported. The names are those of GGUF's general.architecture and of config.json's
+// model_type.
 std::optional<Architecture> ArchitectureByName(absl::string_view name);
 
 // What config.json and GGUF metadata may say at most.

@@ -90,9 +90,8 @@ absl::Status ReadSizes(const ArchitectureKeys& keys, ModelConfig* config) {
   KVMESH_ASSIGN_OR_RETURN(config->intermediate_size,
                           keys.Uint("feed_forward_length", 1, kWidthMax));
   KVMESH_ASSIGN_OR_RETURN(config->head_count, keys.Uint("attention.head_count", 1, kWidthMax));
-  KVMESH_ASSIGN_OR_RETURN(
-      config->kv_head_count,
-      keys.UintOr("attention.head_count_kv", config->head_count, 1, kWidthMax));
+  KVMESH_ASSIGN_OR_RETURN(config->kv_head_count,
+                          keys.UintOr("attention.head_count_kv", config->head_count, 1, kWidthMax));
   KVMESH_ASSIGN_OR_RETURN(config->context_length, keys.Uint("context_length", 1, kContextMax));
   KVMESH_ASSIGN_OR_RETURN(config->rms_norm_eps, keys.Positive("attention.layer_norm_rms_epsilon"));
   if (keys.Has("attention.key_length")) {
@@ -131,8 +130,9 @@ absl::Status CheckArithmetic(const ArchitectureKeys& keys) {
 
 // rope_freqs.weight: how llama3 scaling arrives in a GGUF.
 absl::Status ReadFreqFactors(const GgufFile& file, RopeConfig* rope) {
-  const auto it = std::find_if(file.tensors().begin(), file.tensors().end(),
-                               [](const auto& tensor) { return tensor.name == "rope_freqs.weight"; });
+  const auto it =
+      std::find_if(file.tensors().begin(), file.tensors().end(),
+                   [](const auto& tensor) { return tensor.name == "rope_freqs.weight"; });
   if (it == file.tensors().end()) return absl::OkStatus();
   if (it->type != WeightType::kF32 || it->shape != std::vector<uint64_t>{rope->dims / 2}) {
     return absl::InvalidArgumentError(
@@ -154,8 +154,8 @@ absl::Status ReadRope(const GgufFile& file, const ArchitectureKeys& keys, ModelC
   KVMESH_ASSIGN_OR_RETURN(rope.theta, keys.PositiveOr("rope.freq_base", 10000.0));
   KVMESH_ASSIGN_OR_RETURN(rope.dims,
                           keys.UintOr("rope.dimension_count", config->head_dim, 1, kWidthMax));
-  KVMESH_RETURN_IF_ERROR(CheckHeads(*config, keys.Name("attention.head_count_kv"),
-                                    keys.Name("rope.dimension_count")));
+  KVMESH_RETURN_IF_ERROR(
+      CheckHeads(*config, keys.Name("attention.head_count_kv"), keys.Name("rope.dimension_count")));
   if (config->architecture == Architecture::kLlama && rope.dims != config->head_dim) {
     // How the converter's reordering of rows and a part rotation go together is nowhere defined.
     return absl::UnimplementedError(absl::StrCat("key ", keys.Name("rope.dimension_count"), ": ",
@@ -169,11 +169,12 @@ absl::Status ReadRope(const GgufFile& file, const ArchitectureKeys& keys, ModelC
   }
   if (type == "linear") {
     rope.scaling = RopeScaling::kLinear;
-    const absl::string_view older = keys.Has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
+    const absl::string_view older =
+        keys.Has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
     KVMESH_ASSIGN_OR_RETURN(rope.factor, keys.Positive(older));
   } else if (type != "none") {
-    return absl::UnimplementedError(absl::StrCat("key ", type_key, ": rope scaling ",
-                                                 Printable(type), " is not supported"));
+    return absl::UnimplementedError(
+        absl::StrCat("key ", type_key, ": rope scaling ", Printable(type), " is not supported"));
   }
   return ReadFreqFactors(file, &rope);
 }
@@ -185,7 +186,8 @@ absl::StatusOr<uint64_t> RowsOfEmbedding(const GgufFile& file) {
   return absl::InvalidArgumentError("tensor token_embd.weight is missing");
 }
 
-// The vocabulary: its size by key or by the embedding's rows, and that the tokenizer's lists fit it.
+// The vocabulary: its size by key or by the embedding's rows, and that the tokenizer's lists fit
+// it.
 absl::Status ReadVocabulary(const GgufFile& file, const ArchitectureKeys& keys,
                             ModelConfig* config) {
   KVMESH_ASSIGN_OR_RETURN(const uint64_t rows, RowsOfEmbedding(file));
@@ -199,9 +201,9 @@ absl::Status ReadVocabulary(const GgufFile& file, const ArchitectureKeys& keys,
     return absl::InvalidArgumentError("key tokenizer.ggml.tokens is no array of strings");
   }
   if (tokens->count > rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key tokenizer.ggml.tokens has ", tokens->count,
-                     " tokens, tensor token_embd.weight only ", rows, " rows"));
+    return absl::InvalidArgumentError(absl::StrCat("key tokenizer.ggml.tokens has ", tokens->count,
+                                                   " tokens, tensor token_embd.weight only ", rows,
+                                                   " rows"));
   }
   for (const absl::string_view key : {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
     const GgufValue* list = file.Find(key);
@@ -244,8 +246,9 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   KVMESH_RETURN_IF_ERROR(ReadVocabulary(file, keys, &config));
   KVMESH_RETURN_IF_ERROR(ReadTokens(file, &config));
   config.qkv_bias = config.architecture == Architecture::kQwen2;
-  config.tied_embedding = std::none_of(file.tensors().begin(), file.tensors().end(),
-                                       [](const auto& tensor) { return tensor.name == "output.weight"; });
+  config.tied_embedding =
+      std::none_of(file.tensors().begin(), file.tensors().end(),
+                   [](const auto& tensor) { return tensor.name == "output.weight"; });
   config.layer_kinds.assign(config.layer_count, LayerKind::kKeyValue);
   return config;
 }

@@ -63,7 +63,8 @@ absl::Status ReadSizes(const JsonObject& json, ModelConfig* config) {
 // Flags and names that change the arithmetic: only their usual values are known here.
 absl::Status CheckArithmetic(const JsonObject& json) {
   if (json.Has("quantization_config")) {
-    return absl::UnimplementedError("key quantization_config: quantised safetensors are not supported");
+    return absl::UnimplementedError(
+        "key quantization_config: quantised safetensors are not supported");
   }
   KVMESH_ASSIGN_OR_RETURN(const std::string activation, json.StringOr("hidden_act", "silu"));
   if (activation != "silu") return Unsupported("key hidden_act: activation", activation);
@@ -105,9 +106,8 @@ absl::StatusOr<std::vector<uint32_t>> ReadIds(const JsonObject& json, absl::stri
   const Json list = value->is_array() ? *value : Json::array({*value});
   for (const Json& id : list) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(json.Name(key), " holds something else than ids below the vocab_size ",
-                       vocab_size));
+      return absl::InvalidArgumentError(absl::StrCat(
+          json.Name(key), " holds something else than ids below the vocab_size ", vocab_size));
     }
     ids.push_back(id.get<uint32_t>());
   }
@@ -117,8 +117,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadIds(const JsonObject& json, absl::stri
 }
 
 absl::Status ReadTokens(const JsonObject& json, ModelConfig* config) {
-  KVMESH_ASSIGN_OR_RETURN(config->eos_token_ids,
-                          ReadIds(json, "eos_token_id", config->vocab_size));
+  KVMESH_ASSIGN_OR_RETURN(config->eos_token_ids, ReadIds(json, "eos_token_id", config->vocab_size));
   if (!json.Has("bos_token_id")) return absl::OkStatus();
   KVMESH_ASSIGN_OR_RETURN(config->bos_token_id,
                           json.Uint("bos_token_id", 0, config->vocab_size - 1));
@@ -145,8 +144,7 @@ absl::Status ReadGenerationConfig(const Json& root, ModelConfig* config) {
   if (!root.is_object()) return absl::InvalidArgumentError("not a JSON object");
   const JsonObject json(root);
   if (!json.Has("eos_token_id")) return absl::OkStatus();  // config.json's stay
-  KVMESH_ASSIGN_OR_RETURN(config->eos_token_ids,
-                          ReadIds(json, "eos_token_id", config->vocab_size));
+  KVMESH_ASSIGN_OR_RETURN(config->eos_token_ids, ReadIds(json, "eos_token_id", config->vocab_size));
   return absl::OkStatus();
 }
 

@@ -13,16 +13,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kDefaultTheta = 10000.0;  // of the first Llama, whose config.json has no key for it
+constexpr double kDefaultTheta =
+    10000.0;  // of the first Llama, whose config.json has no key for it
 
 absl::StatusOr<std::string> ReadRopeType(const JsonObject& block) {
   if (!block.Has("rope_type")) return block.StringOr("type", "default");
   KVMESH_ASSIGN_OR_RETURN(const std::string rope_type, block.String("rope_type"));
   KVMESH_ASSIGN_OR_RETURN(const std::string older, block.StringOr("type", rope_type));
   if (older != rope_type) {
-    return absl::InvalidArgumentError(absl::StrCat(block.Name("rope_type"), " is ",
-                                                   Printable(rope_type), ", but type is ",
-                                                   Printable(older)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        block.Name("rope_type"), " is ", Printable(rope_type), ", but type is ", Printable(older)));
   }
   return rope_type;
 }
@@ -35,10 +35,9 @@ absl::Status ReadLlama3(const JsonObject& block, RopeConfig* rope) {
   KVMESH_ASSIGN_OR_RETURN(rope->original_context,
                           block.Positive("original_max_position_embeddings"));
   if (rope->high_freq_factor <= rope->low_freq_factor) {
-    return absl::InvalidArgumentError(absl::StrCat(block.Name("high_freq_factor"), " is ",
-                                                   rope->high_freq_factor,
-                                                   ", not above low_freq_factor ",
-                                                   rope->low_freq_factor));
+    return absl::InvalidArgumentError(
+        absl::StrCat(block.Name("high_freq_factor"), " is ", rope->high_freq_factor,
+                     ", not above low_freq_factor ", rope->low_freq_factor));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// Rotary embedding of a config.json: `rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of older
-// checkpoints, with `rope_type` or its older name `type`. Pure.
+// Rotary embedding of a config.json: `rope_parameters` of transformers 5, or `rope_theta` and
+// `rope_scaling` of older checkpoints, with `rope_type` or its older name `type`. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,7 +8,8 @@
 
 namespace kvmesh::model {
 
-// InvalidArgument: malformed or contradictory. Unimplemented: a kind of scaling that is not supported, named.
+// InvalidArgument: malformed or contradictory. Unimplemented: a kind of scaling that is not
+// supported, named.
 absl::StatusOr<RopeConfig> ReadRope(const JsonObject& config, uint32_t head_dim);
 
 }  // namespace kvmesh::model

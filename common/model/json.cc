@@ -13,8 +13,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds the value event by event, so that depth, size and duplicates are seen while reading (nlohmann's own builder
-// lets a later duplicate win, and any depth pass). Its reader keeps no recursion.
+// Builds the value event by event, so that depth, size and duplicates are seen while reading
+// (nlohmann's own builder lets a later duplicate win, and any depth pass). Its reader keeps no
+// recursion.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -91,16 +92,16 @@ class Builder final : public nlohmann::json_sax<Json> {
 };
 
 absl::Status Wrong(absl::string_view name, const Json& value, absl::string_view wanted) {
-  std::string shown = value.is_structured() ? std::string(value.type_name())
-                                            : value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", Printable(shown), ", not ", wanted));
+  std::string shown = value.is_structured()
+                          ? std::string(value.type_name())
+                          : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", Printable(shown), ", not ", wanted));
 }
 
 absl::StatusOr<uint64_t> AsUint(absl::string_view name, const Json& value, uint64_t min,
                                 uint64_t max) {
-  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() >= min &&
-                    value.get<uint64_t>() <= max;
+  const bool fits =
+      value.is_number_unsigned() && value.get<uint64_t>() >= min && value.get<uint64_t>() <= max;
   if (!fits) return Wrong(name, value, absl::StrCat("a whole number from ", min, " to ", max));
   return value.get<uint64_t>();
 }

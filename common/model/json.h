@@ -1,5 +1,5 @@
-// JSON from outside: strict, of bounded depth and size, duplicate keys refused; and typed reading of an object whose
-// keys must be present, of the right type and in range. Pure.
+// JSON from outside: strict, of bounded depth and size, duplicate keys refused; and typed reading
+// of an object whose keys must be present, of the right type and in range. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ struct JsonLimits {
   uint64_t values_max = 1 << 22;  // numbers, strings, lists, … all together
 };
 
-// InvalidArgument: not JSON or not UTF-8 (the byte is named), something after the value, too deep, too many values,
-// a key twice in one object (named), a number that no double can hold.
+// InvalidArgument: not JSON or not UTF-8 (the byte is named), something after the value, too deep,
+// too many values, a key twice in one object (named), a number that no double can hold.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, const JsonLimits& limits = {});
 
-// A view of one JSON object, which must outlive it. Every message names the key. A key whose value is null is treated as absent.
-// InvalidArgument: absent though required, of another type, out of range.
+// A view of one JSON object, which must outlive it. Every message names the key. A key whose value
+// is null is treated as absent. InvalidArgument: absent though required, of another type, out of
+// range.
 class JsonObject {
  public:
   // `prefix` stands before each key in messages: "" or "rope_scaling.".

@@ -69,10 +69,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), identity_.size);
 }
 
-void MappedFile::ReleasePages(absl::Span<const uint8_t> part) const {
+void ReleasePages(absl::Span<const uint8_t> mapped) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
+  const auto begin = reinterpret_cast<uintptr_t>(mapped.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(mapped.data() + mapped.size());
   // Only a hint; pages that stay cost memory, not correctness.
   if (end > begin) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }

@@ -162,9 +162,9 @@ absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensors(absl::Span<const
   ByteReader reader(file);
   const auto header_bytes = reader.Read<uint64_t>();
   if (!header_bytes.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "not a safetensors file: shorter than the eight bytes of the header's length",
-        LooksLike(file)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a safetensors file: shorter than the eight bytes of the header's length",
+                     LooksLike(file)));
   }
   if (*header_bytes > kHeaderBytesMax || *header_bytes > reader.remaining()) {
     return absl::InvalidArgumentError(
@@ -202,7 +202,8 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::s
   }
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string()) return Invalid(tensor, "weight_map gives it a file that is not a string");
+    if (!file.is_string())
+      return Invalid(tensor, "weight_map gives it a file that is not a string");
     const std::string name = file.get<std::string>();
     KVMESH_RETURN_IF_ERROR(CheckFileName(tensor, name));
     files.emplace(tensor, name);

@@ -1,5 +1,6 @@
-// The safetensors container and the index of a model that is spread over several such files. Pure: bytes in, views out.
-// Source: the safetensors format description; stricter than the reference package where the format is.
+// The safetensors container and the index of a model that is spread over several such files. Pure:
+// bytes in, views out. Source: the safetensors format description; stricter than the reference
+// package where the format is.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct SafetensorsTensor {
 // InvalidArgument: malformed (tensor and reason are named).
 absl::StatusOr<std::vector<SafetensorsTensor>> ParseSafetensors(absl::Span<const uint8_t> file);
 
-// The weight_map of an index: tensor name to file name. Every file name is a plain name in the index's own folder.
-// InvalidArgument: malformed.
+// The weight_map of an index: tensor name to file name. Every file name is a plain name in the
+// index's own folder. InvalidArgument: malformed.
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::string_view json);
 
 }  // namespace kvmesh::model

@@ -6,7 +6,7 @@
 namespace kvmesh::model {
 
 const WeightTypeInfo& InfoOf(WeightType type) {
-  static constexpr std::array<WeightTypeInfo, 15> kInfos = {{
+  static constexpr std::array<WeightTypeInfo, kWeightTypeCount> kInfos = {{
       {"f32", 1, 4},
       {"f16", 1, 2},
       {"bf16", 1, 2},

@@ -2,6 +2,7 @@
 // and ggml's block layouts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ enum class WeightType {
   kIQ4_NL,
   kIQ4_XS,
 };
+
+inline constexpr size_t kWeightTypeCount = static_cast<size_t>(WeightType::kIQ4_XS) + 1;
 
 struct WeightTypeInfo {
   absl::string_view name;  // lower case: "q4_k"

@@ -1,14 +1,16 @@
-// One generation as a state machine: plans, prefills, decodes, and recovers from whatever happens to the chain of shards
-// until the tokens are there or the deadline has passed. Pure: time, jitter and all that the network says are arguments;
-// what is to be done comes out as effects.
+// One generation as a state machine: plans, prefills, decodes, and recovers from whatever happens
+// to the chain of shards until the tokens are there or the deadline has passed. Pure: time, jitter
+// and all that the network says are arguments; what is to be done comes out as effects.
 //
-// Not thread-safe. The owner calls one input at a time, takes the effects, and performs them in their order without holding a
-// lock that an input needs. Order of calls: Start once, then any input at any time; inputs that no longer matter (of an old
-// attempt, after the end) are ignored. `finished()` stays false while a closed chain may still have to be cleaned up.
+// Not thread-safe. The owner calls one input at a time, takes the effects, and performs them in
+// their order without holding a lock that an input needs. Order of calls: Start once, then any
+// input at any time; inputs that no longer matter (of an old attempt, after the end) are ignored.
+// `finished()` stays false while a closed chain may still have to be cleaned up.
 //
-// Invariants: a token given to the sink never changes and is never given twice; step s+1 leaves only after the answer to s;
-// every prefill is a new epoch, every stream a new attempt; between two tokens a broken link costs no prefill and a cache miss
-// one; no loop without a growing delay between its rounds.
+// Invariants: a token given to the sink never changes and is never given twice; step s+1 leaves
+// only after the answer to s; every prefill is a new epoch, every stream a new attempt; between two
+// tokens a broken link costs no prefill and a cache miss one; no loop without a growing delay
+// between its rounds.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +34,18 @@ namespace kvmesh::router {
 
 enum class FinishReason { kNone, kEos, kLength, kStop };
 
-// Where tokens go. Called from within OnAnswer, so that no step is sent beyond the last token wanted.
+// Where tokens go. Called from within OnAnswer, so that no step is sent beyond the last token
+// wanted.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  // The next token, in order. `output.token_id` is absent only if the tail gave none and its piece is no single token.
-  // Anything but kNone ends the generation: nothing more is computed.
+  // The next token, in order. `output.token_id` is absent only if the tail gave none and its piece
+  // is no single token. Anything but kNone ends the generation: nothing more is computed.
   virtual FinishReason OnToken(const forward::Output& output, MonoTime now) = 0;
 };
 
-// For tails that answer text alone: the ids of all text generated without ids so far. `pieces` are the answers, in order.
+// For tails that answer text alone: the ids of all text generated without ids so far. `pieces` are
+// the answers, in order.
 using Retokenizer =
     std::function<absl::StatusOr<std::vector<uint32_t>>(absl::Span<const std::string> pieces)>;
 
@@ -62,11 +66,12 @@ struct GenerationLimits {
   absl::Duration backoff_first = absl::Milliseconds(100);
   absl::Duration backoff_max = absl::Seconds(5);
   absl::Duration step_watchdog_min = absl::Seconds(5);
-  absl::Duration step_wait_max = absl::Seconds(300);    // then the chain counts as broken, whoever answers
-  absl::Duration unread_max = absl::Seconds(30);        // a client that does not read is cancelled
-  absl::Duration close_wait_max = absl::Seconds(30);    // then the sessions are dropped hop by hop
-  absl::Duration suspect_time = absl::Seconds(30);      // how long a hop that failed is avoided
-  uint32_t mismatches_max = 5;                          // re-plans after FAILED_PRECONDITION and the like
+  absl::Duration step_wait_max =
+      absl::Seconds(300);  // then the chain counts as broken, whoever answers
+  absl::Duration unread_max = absl::Seconds(30);      // a client that does not read is cancelled
+  absl::Duration close_wait_max = absl::Seconds(30);  // then the sessions are dropped hop by hop
+  absl::Duration suspect_time = absl::Seconds(30);    // how long a hop that failed is avoided
+  uint32_t mismatches_max = 5;  // re-plans after FAILED_PRECONDITION and the like
 };
 
 // Effects.
@@ -102,8 +107,8 @@ struct Done {  // once; the client's answer
   absl::Status status;
   FinishReason reason = FinishReason::kNone;
 };
-using Effect =
-    std::variant<NeedRoute, OpenStream, SendFrame, EndStream, ProbeSessions, DropSession, Event, Done>;
+using Effect = std::variant<NeedRoute, OpenStream, SendFrame, EndStream, ProbeSessions, DropSession,
+                            Event, Done>;
 
 enum class Phase { kIdle, kWaitingForRoute, kPrefill, kDecode, kClosing, kFinished };
 absl::string_view PhaseName(Phase phase);
@@ -120,13 +125,15 @@ struct GenerationStats {
 
 class Generation {
  public:
-  // `sink` must outlive the generation. `retokenize` may be null where every tail is known to give ids.
+  // `sink` must outlive the generation. `retokenize` may be null where every tail is known to give
+  // ids.
   Generation(GenerationSpec spec, GenerationLimits limits, TokenSink& sink, Retokenizer retokenize);
 
   void Start(MonoTime now);
   void OnRoute(absl::StatusOr<RoutePlan> route, MonoTime now);
   void OnAnswer(StreamAttempt attempt, const forward::Answer& answer, MonoTime now);
-  // The stream is over, with what the first hop (or the network) said. Not wanted after EndStream, but harmless.
+  // The stream is over, with what the first hop (or the network) said. Not wanted after EndStream,
+  // but harmless.
   void OnStreamEnd(StreamAttempt attempt, const absl::Status& status, MonoTime now);
   // `hop`: index in the ProbeSessions effect of this attempt.
   void OnSessionProbe(StreamAttempt attempt, size_t hop, bool answered, MonoTime now);
@@ -134,6 +141,8 @@ class Generation {
   void Cancel(const absl::Status& status, MonoTime now);
   // False: too many tokens wait for the client; no further step is sent until it is true again.
   void SetReading(bool reading, MonoTime now);
+  // Shards came or went: a generation that waits for a route asks again at once.
+  void OnShardsChanged(MonoTime now);
   void Tick(MonoTime now);
 
   // When Tick wants to be called; infinite for never.
@@ -157,47 +166,53 @@ class Generation {
     MonoTime until;
   };
 
-  // Routes.
+  // Routes (generation_recovery.cc).
   void AskRoute(MonoTime now);
   void WaitThenAskRoute(absl::Duration delay, MonoTime now);
-  void Replan(MonoTime now);
+  void Replan(const absl::Status& cause, MonoTime now);
   absl::Duration Backoff();
-  void AddSuspect(const absl::Status& status, MonoTime now);
   void AddSuspect(const forward::HopRef& hop, MonoTime now);
+  void AddSuspectNamedBy(const absl::Status& cause, MonoTime now);
   absl::Status CheckStatelessLength() const;
 
-  // Streams and steps.
+  // Streams and steps (generation.cc).
   void Run(MonoTime now);
   void OpenNewStream(MonoTime now);
-  void BeginPrefill(MonoTime now);
   void PumpPrefill(MonoTime now);
   void SendDecode(MonoTime now);
-  void SendStateless(MonoTime now);
+  void SendWholeSequence(MonoTime now);
   void NextStep(MonoTime now);
+  void OnAck(MonoTime now);
   void OnOutput(const forward::Output& output, MonoTime now);
   absl::Status AppendToken(forward::Output* output);
-  void Progress(MonoTime now);
+  void StepSent(MonoTime now);
 
-  // Failures.
+  // Failures (generation_recovery.cc).
   void OnBroken(const absl::Status& status, MonoTime now);
-  void OnCacheMiss(const absl::Status& status, MonoTime now);
-  void OnRefused(const absl::Status& status, MonoTime now);
+  void OnLostState(const absl::Status& status, MonoTime now);
+  void OnRefused(absl::Duration delay, MonoTime now);
   void OnMismatch(const absl::Status& status, MonoTime now);
+  void OnBadAnswer(const std::string& what, MonoTime now);
   void CutStream();
   void CheckWatchdog(MonoTime now);
   absl::Duration WatchdogLimit() const;
+  MonoTime WatchdogTime() const;
 
-  // The end.
+  // The end (generation_recovery.cc).
   void Finish(const absl::Status& status, FinishReason reason, MonoTime now);
   void DropEverywhere();
   MonoTime GiveUpTime() const;
 
+  bool over() const { return phase_ == Phase::kClosing || phase_ == Phase::kFinished; }
+  bool IsCurrent(StreamAttempt attempt) const {
+    return stream_open_ && attempt == StreamAttempt{attempt_};
+  }
   template <typename E>
   void Emit(E effect) {
     effects_.emplace_back(std::move(effect));
   }
 
-  GenerationSpec spec_;
+  const GenerationSpec spec_;
   const GenerationLimits limits_;
   TokenSink& sink_;
   const Retokenizer retokenize_;
@@ -211,38 +226,41 @@ class Generation {
   std::vector<uint32_t> history_;
   PrefixDigester digester_;
   size_t ids_known_ = 0;             // history_ up to here was never re-tokenised
-  std::vector<std::string> pieces_;  // answers without ids, after those
+  std::vector<std::string> pieces_;  // answers without ids since then
 
   // The route.
   RoutePlan route_;
   std::optional<RoutePin> pin_;
   std::vector<Suspect> suspects_;
+  bool route_asked_ = false;
   MonoTime ask_route_at_ = absl::InfiniteDuration();
-  absl::Status route_error_;
-  uint32_t waits_in_row_ = 0;  // delays without a token in between
-  uint32_t mismatches_ = 0;
-  uint64_t jitter_state_ = 0;
+  absl::Status route_error_;   // why there is no route now
+  uint32_t waits_in_row_ = 0;  // re-plans and delays without a token in between
+  uint32_t mismatches_in_row_ = 0;
+  uint64_t jitter_state_;
 
-  // The chain. Its hops hold history_ but the last id under epoch_ where state_hops_ equals route_.hops.
+  // The chain.
   uint64_t epoch_ = 0;
   uint64_t attempt_ = 0;
   bool stream_open_ = false;
+  // The hops that hold, under epoch_, the state of history_ without its last id; empty: nobody
+  // does.
   std::vector<forward::HopRef> state_hops_;
+  bool step_in_flight_ = false;
   size_t prefill_sent_ = 0;  // tokens
   uint32_t chunks_in_flight_ = 0;
-  bool step_in_flight_ = false;
-  bool prefilled_before_ = false;
-  bool this_is_reprefill_ = false;
+  bool prefill_work_done_ = false;  // some hop has run a chunk, ever
+  bool is_reprefill_ = false;
   uint32_t breaks_in_row_ = 0;
-  uint32_t misses_in_row_ = 0;
+  uint32_t losses_in_row_ = 0;  // cache misses and the like
 
-  // Watchdog.
+  // The watchdog.
   MonoTime step_sent_at_;
-  MonoTime progress_at_;
+  MonoTime progress_at_;  // last frame sent or answer received
   MonoTime probe_at_ = absl::InfiniteDuration();
-  std::vector<absl::Duration> step_times_;  // the last ones, a ring
+  std::vector<std::optional<bool>> probes_;  // by hop, while some are outstanding
+  std::vector<absl::Duration> step_times_;   // of the last decode steps, a ring
   size_t step_times_next_ = 0;
-  std::vector<std::optional<bool>> probes_;  // outstanding ones, by hop
 
   // The client.
   bool reading_ = true;

@@ -1,4 +1,5 @@
-// prefix_digest of growing prefixes of one sequence, each id hashed once as long as lengths grow. Pure; not thread-safe.
+// prefix_digest of growing prefixes of one sequence, each id hashed once as long as lengths grow.
+// Pure; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@ namespace kvmesh::router {
 
 class PrefixDigester {
  public:
-  // Of the first `length` (<= ids.size()) ids. `ids` begins with what the calls before have seen, unless Reset was called.
+  // Of the first `length` (<= ids.size()) ids. `ids` begins with what the calls before have seen,
+  // unless Reset was called.
   uint64_t At(absl::Span<const uint32_t> ids, size_t length) {
     if (length < hashed_) Reset();
     for (; hashed_ < length; ++hashed_) running_.UpdateU32(ids[hashed_]);

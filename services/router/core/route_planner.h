@@ -1,9 +1,10 @@
-// Which shards a generation runs on: a chain of hops that covers layers 0..L-1 exactly once. Pure functions of the facts
-// that the shards' Watch streams gave.
+// Which shards a generation runs on: a chain of hops that covers layers 0..L-1 exactly once. Pure
+// functions of the facts that the shards' Watch streams gave.
 //
-// Members of a route agree on the model (layer, embedding, head, config and tokenizer digests), on quant, numerics id and
-// protocol version. Replicas may be split differently. Among the possible routes the one with the fewest suspects wins, then
-// one that can cache, then the least loaded, then the shortest.
+// Members of a route agree on the model (layer, embedding, head, config and tokenizer digests), on
+// quant, numerics id and protocol version. Replicas may be split differently. Among the possible
+// routes the one with the fewest suspects wins, then one that can cache, then the least loaded,
+// then the shortest.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,10 @@ struct ShardFacts {
   std::string address;
   InstanceId instance;
   LayerRange layers;
-  uint32_t layer_count = 0;                  // of the whole model
-  std::vector<Sha256Digest> layer_digests;   // [layers.size()]
-  Sha256Digest embedding_digest;             // zero: not known to this shard
-  Sha256Digest head_digest;                  // zero: not known to this shard
+  uint32_t layer_count = 0;                 // of the whole model
+  std::vector<Sha256Digest> layer_digests;  // [layers.size()]
+  Sha256Digest embedding_digest;            // zero: not known to this shard
+  Sha256Digest head_digest;                 // zero: not known to this shard
   Sha256Digest config_digest;
   Sha256Digest tokenizer_digest;
   uint32_t protocol_version = 0;
@@ -66,7 +67,7 @@ struct RoutePlan {
   forward::CacheNamespace cache_namespace;
   std::string numerics_id;
   std::vector<Sha256Digest> layer_digests;  // [layer_count]
-  bool stateless = false;       // some hop cannot cache, or none was wanted
+  bool stateless = false;                   // some hop cannot cache, or none was wanted
   uint32_t hidden_size = 0;
   uint32_t context_length = 0;  // tokens; the least of the hops'
 
@@ -89,9 +90,9 @@ struct ModelIdentity {
   Sha256Digest tokenizer_digest;
 };
 
-// UNAVAILABLE: nobody serves some layers (named), or only with other facts than `request.pin`; worth waiting for.
-// FAILED_PRECONDITION MODEL_MISMATCH or PROTOCOL_MISMATCH: all layers are served, but by shards that do not fit together,
-// or not with `own` (both sides shown).
+// UNAVAILABLE: nobody serves some layers (named), or only with other facts than `request.pin`;
+// worth waiting for. FAILED_PRECONDITION MODEL_MISMATCH or PROTOCOL_MISMATCH: all layers are
+// served, but by shards that do not fit together, or not with `own` (both sides shown).
 absl::StatusOr<RoutePlan> PlanRoute(absl::Span<const ShardFacts> shards, const ModelIdentity& own,
                                     const RouteRequest& request);
 
@@ -99,6 +100,7 @@ absl::StatusOr<RoutePlan> PlanRoute(absl::Span<const ShardFacts> shards, const M
 std::string WhyUnusable(const ShardFacts& shard, const ModelIdentity& own);
 
 // Layers that no usable shard serves, in order.
-std::vector<LayerRange> MissingLayers(absl::Span<const ShardFacts> shards, const ModelIdentity& own);
+std::vector<LayerRange> MissingLayers(absl::Span<const ShardFacts> shards,
+                                      const ModelIdentity& own);
 
 }  // namespace kvmesh::router

@@ -1,7 +1,6 @@
 // Bytes of tokens to streamed text: valid UTF-8 only, byte-exact, stop strings cut out. Pure.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,8 +8,8 @@
 
 namespace kvmesh::text {
 
-// Incremental UTF-8 decoding: an incomplete but possible sequence is held; each maximal ill-formed subpart gives one
-// U+FFFD at once (WHATWG). Not thread-safe.
+// Incremental UTF-8 decoding: an incomplete but possible sequence is held; each maximal ill-formed
+// subpart gives one U+FFFD at once (WHATWG). Not thread-safe.
 class Utf8Stream {
  public:
   // Text that may be emitted after these bytes.
@@ -19,20 +18,23 @@ class Utf8Stream {
   std::string Flush();
 
  private:
-  std::string pending_;
+  std::string pending_;  // the beginning of one character
 };
 
-// Scans decoded text for stop strings, character by character. Not thread-safe.
+// Cuts decoded text at the first place where a stop string is complete; if several end there, the
+// longest counts. Compares code points as they are. Only what may still become a stop string is
+// held back. Not thread-safe.
 class StopMatcher {
  public:
-  // Empty strings are ignored.
+  // UTF-8. Empty strings are ignored.
   explicit StopMatcher(std::vector<std::string> stop_strings);
 
   struct Result {
-    std::string text;        // may be emitted now
-    bool stopped = false;    // a stop string is complete; nothing follows
-    std::string stop_string; // which
+    std::string text;         // may be emitted now
+    bool stopped = false;     // a stop string is complete; nothing follows
+    std::string stop_string;  // which
   };
+  // `text`: valid UTF-8, whole characters. After a stop, nothing more comes out.
   Result Push(absl::string_view text);
   // What was held back, at the end.
   std::string Flush();
@@ -40,6 +42,7 @@ class StopMatcher {
  private:
   std::vector<std::string> stops_;
   std::string held_;
+  bool stopped_ = false;
 };
 
 }  // namespace kvmesh::text

@@ -1,9 +1,10 @@
 // C interface of the Rust library: tokenizers and chat templates.
 //
-// Slices are pointer and length; a length of 0 allows any pointer; the memory stays the caller's. Results go to sinks,
-// which are called at most once each and copy what they are given. Every function but the _free ones returns a KtCode
-// and, unless it is KT_OK, writes a message to `error`. No panic leaves the library. A tokenizer or template may be
-// used by many threads at once.
+// Slices are pointer and length; a length of 0 allows any pointer; the memory stays the caller's.
+// Results go to sinks, which are called at most once each and copy what they are given. Every
+// function but the _free ones returns a KtCode and, unless it is KT_OK, writes a message to
+// `error`. No panic leaves the library. A tokenizer or template may be used by many threads at
+// once.
 #pragma once
 
 #include <stdbool.h>
@@ -44,9 +45,10 @@ typedef struct KtSink {
 int32_t kt_tokenizer_new(KtSlice json, KtTokenizer** out, KtSink error);
 void kt_tokenizer_free(KtTokenizer* tokenizer);
 
-// The bytes of all ids from 0 on, joined; `ends`: uint32_t, where the bytes of each id end; `control`: one byte for
-// each id, 1 for a control token.
-int32_t kt_tokenizer_pieces(const KtTokenizer* tokenizer, KtSink bytes, KtSink ends, KtSink control, KtSink error);
+// The bytes of all ids from 0 on, joined; `ends`: uint32_t, where the bytes of each id end;
+// `control`: one byte for each id, 1 for a control token.
+int32_t kt_tokenizer_pieces(const KtTokenizer* tokenizer, KtSink bytes, KtSink ends, KtSink control,
+                            KtSink error);
 
 // `untrusted`: ascending ranges in which no control token begins, ends or lies. `ids`: uint32_t.
 int32_t kt_tokenizer_encode(const KtTokenizer* tokenizer, KtSlice text, const KtRange* untrusted,
@@ -67,10 +69,10 @@ typedef struct KtRenderInput {
   size_t control_count;
 } KtRenderInput;
 
-// `text`: the rendered text. `untrusted`: KtRange, ascending; every spelling of a control token that stems from
-// messages, tools or kwargs overlaps one of them. No control tokens given: none.
-int32_t kt_template_render(const KtTemplate* template_, const KtRenderInput* input, KtSink text, KtSink untrusted,
-                           KtSink error);
+// `text`: the rendered text. `untrusted`: KtRange, ascending; every spelling of a control token
+// that stems from messages, tools or kwargs overlaps one of them. No control tokens given: none.
+int32_t kt_template_render(const KtTemplate* template_, const KtRenderInput* input, KtSink text,
+                           KtSink untrusted, KtSink error);
 
 #ifdef __cplusplus
 }

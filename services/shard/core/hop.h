@@ -7,15 +7,14 @@
 // after NextJob() gave one, its OnJobDone() comes before the next NextJob(). Events of streams that
 // have ended are ignored, whenever they come.
 //
-// A stream's life: OnFrame(Open) first. It ends with exactly one EndUp effect, or with OnUpLost();
-// after either, its id is never used again and the call to its next hop has ended or been cancelled
-// by EndDown.
+// A stream's life: OnFrame(Open) first (the caller sees to it; other frames of an unknown stream
+// are ignored). It ends with exactly one EndUp effect, or with OnUpLost(); after either, its id is
+// never used again and the call to its next hop has ended or been cancelled by EndDown.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,28 +29,11 @@
 #include "common/base/limits.h"
 #include "common/forward/frames.h"
 #include "services/shard/core/frame_rules.h"
+#include "services/shard/core/hop_options.h"
 #include "services/shard/core/job.h"
 #include "services/shard/core/session_store.h"
 
 namespace kvmesh::shard {
-
-struct HopOptions {
-  InstanceId instance;
-  LayerRange layers;
-  uint32_t layer_count = 0;  // of the whole model
-  uint32_t hidden_size = 0;
-  uint32_t vocab_size = 0;
-  uint32_t context_length = 0;  // tokens
-  std::string quant;
-  std::vector<std::string> features;
-  bool caching = true;  // false: every stateful frame is a cache miss
-  uint32_t streams_max = 256;
-  absl::Duration stream_idle_max = absl::Seconds(600);  // without a frame or an answer
-  absl::Duration close_wait_max = absl::Seconds(30);    // for the next hop to end after Close
-  StoreLimits store;
-  // Whether this shard may dial the address. Called inside OnFrame; must not block.
-  std::function<bool(const std::string& address)> peer_allowed;
-};
 
 // Send an answer to the caller of the stream.
 struct AnswerUp {
@@ -98,7 +80,7 @@ class Hop {
 
   // `frame` has passed the codec. The stream ends with an error (EndUp) if it does not fit this
   // shard:
-  //   InvalidArgument      first frame not Open, shape, ids, past_len or layers out of range,
+  //   InvalidArgument      a second Open, shape, ids, past_len or layers out of range,
   //   credit exceeded FailedPrecondition   WRONG_INSTANCE, WRONG_LAYERS, MODEL_MISMATCH,
   //   UNKNOWN_FEATURE, FORBIDDEN_PEER ResourceExhausted    NO_ROOM, TOO_LARGE, QUEUE_FULL Aborted
   //   SUPERSEDED, DRAINING, CACHE_MISS
@@ -159,12 +141,19 @@ class Hop {
     uint32_t prompt_tokens = 0;
 
     std::deque<QueuedFrame> queue;
-    uint32_t chunks_unacked_up = 0;    // prefill chunks received and not yet acknowledged
-    uint32_t steps_unanswered_up = 0;  // frames that wait for an Output
-    uint32_t chunks_unacked_down = 0;
-    std::deque<bool> outputs_due_down;  // for each Output to come: is it a decode step's
-    size_t opened_behind = 0;           // hops further down that have accepted
-    bool closing = false;  // Close has been executed; only the next hop's end is waited for
+    // Credits of one side of the stream. An Output is due for every frame with want_logits; true:
+    // it is a step's (not a prefill chunk's) and so returns the step's credit.
+    struct Outstanding {
+      uint32_t chunks = 0;
+      std::deque<bool> outputs;
+      uint32_t steps() const;
+    };
+    Outstanding up;               // received, not yet acknowledged or answered
+    Outstanding down;             // sent on
+    size_t opened_behind = 0;     // hops further down that have accepted
+    bool close_received = false;  // nothing may follow
+    bool closing = false;         // Close has been executed; only the next hop's end is waited for
+    bool up_gone = false;         // the caller is gone meanwhile: nobody to tell
     MonoTime last_event;
   };
 
@@ -172,44 +161,52 @@ class Hop {
     StreamId stream{0};
     SessionId session;
     uint64_t entry_serial = 0;  // 0: stateless
+    SessionEpoch epoch{0};
     bool decode = false;
+    bool from_row = false;
+    bool fresh = false;
     std::shared_ptr<std::atomic<bool>> cancel;
   };
 
   Stream* Find(StreamId id);
   bool IsTail(const Stream& stream) const { return !stream.next.has_value(); }
-  bool Runs(StreamId id) const { return running_.has_value() && running_->stream == id; }
+  bool IsRunning(StreamId id) const { return running_.has_value() && running_->stream == id; }
 
   // Frames (hop.cc).
   void OpenStream(StreamId id, forward::Open open, MonoTime now);
-  absl::Status CheckOpen(const forward::Open& open) const;
-  absl::Status Accept(StreamId id, const forward::Open& open, MonoTime now);
-  absl::Status CheckCompute(const Stream& stream, const forward::Compute& compute) const;
-  void CloseNow(StreamId id, Stream& stream, forward::Disposition disposition, MonoTime now);
-  void DropSave(StreamId id, Stream& stream, const forward::Save& save);
+  absl::Status Accept(StreamId id, forward::Open open, MonoTime now);
+  absl::Status Supersede(const forward::Open& open, MonoTime now);
+  void OnCompute(StreamId id, Stream& stream, forward::Compute compute, MonoTime now);
+  void OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime now);
+  void ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTime now);
+  void ExecuteSave(StreamId id, Stream& stream, const forward::Save& save);
   // Executes frames at the queue's head that need no compute.
   void Pump(StreamId id, MonoTime now);
 
-  // Ends (hop_ends.cc).
-  void End(StreamId id, const absl::Status& status, MonoTime now, bool down_ended = false);
-  // What becomes of the session's entry when its stream is gone without Close.
-  void LetGo(StreamId id, Stream& stream, MonoTime now);
-  void CancelRunning(StreamId id, bool also_decode);
+  // Ends and answers from below (hop_ends.cc).
+  enum class Below { kCancel, kEnded, kRefused };
+  void End(StreamId id, const absl::Status& status, MonoTime now, Below below = Below::kCancel);
+  void Remove(StreamId id, Below below, MonoTime now);
+  void CancelRunning(const SessionId& session, bool also_decode);
   void EndIfDrained(StreamId id, MonoTime now);
   absl::Status WrapDown(const Stream& stream, const absl::Status& status) const;
-  absl::Status Miss(const Stream& stream, MissCause cause, uint64_t wanted);
+  bool TakeDownAnswer(Stream& stream, const forward::Answer& answer);
 
   // Jobs (hop_jobs.cc).
-  bool HasCredit(const Stream& stream, const forward::Compute& compute) const;
+  std::optional<StreamId> Choose();
   std::optional<StreamId> Pick(bool decode) const;
   std::optional<Job> Start(StreamId id, MonoTime now);
-  std::optional<Job> MakeJob(StreamId id, Stream& stream, FrameAction action, MonoTime now);
-  void Replay(StreamId id, Stream& stream, const SessionEntry& entry);
-  absl::Status ExtendHistory(Stream& stream, const forward::Compute& compute) const;
-  void StoreResult(SessionEntry* entry, const forward::Compute& frame, JobResult& result,
-                   SessionEpoch epoch);
-  void SendOn(StreamId id, Stream& stream, forward::Compute frame, const std::vector<float>& rows);
-  absl::Status JobFailure(const absl::Status& status);
+  Job MakeJob(StreamId id, Stream& stream, forward::Compute compute, FrameAction action,
+              SessionEntry* entry);
+  void SettleFromStore(StreamId id, Stream& stream, forward::Compute compute, SessionEntry& entry,
+                       FrameAction action, MonoTime now);
+  void StoreResult(const Running& run, const JobResult& result, SessionState state,
+                   SessionEntry* entry);
+  void FinishFrame(StreamId id, Stream& stream, forward::Compute frame,
+                   const std::vector<float>& rows, std::optional<forward::Output> output);
+  absl::Status Miss(const Stream& stream, MissCause cause, const forward::Compute& compute,
+                    MonoTime now);
+  absl::Status JobFailure(const Stream& stream, const absl::Status& status);
 
   const HopOptions options_;
   SessionCacheStore store_;

@@ -269,7 +269,7 @@ void Generation::Cancel(const absl::Status& status, MonoTime now) {
 }
 
 void Generation::Tick(MonoTime now) {
-  if (phase_ == Phase::kFinished || phase_ == Phase::kIdle) return;
+  if (phase_ == Phase::kFinished) return;
   if (phase_ == Phase::kClosing) {
     if (now < close_by_) return;
     CutStream();
@@ -292,7 +292,7 @@ void Generation::Tick(MonoTime now) {
 }
 
 MonoTime Generation::NextTimer() const {
-  if (phase_ == Phase::kFinished || phase_ == Phase::kIdle) return absl::InfiniteDuration();
+  if (phase_ == Phase::kFinished) return absl::InfiniteDuration();
   if (phase_ == Phase::kClosing) return close_by_;
   return std::min(
       {GiveUpTime(), unread_since_ + limits_.unread_max, ask_route_at_, WatchdogTime()});

@@ -152,6 +152,8 @@ class Generation {
 
   Phase phase() const { return phase_; }
   bool finished() const { return phase_ == Phase::kFinished; }
+  // Refused for want of room at the shards, until the next try.
+  bool waits_for_room() const { return waits_for_room_; }
   const GenerationStats& stats() const { return stats_; }
   const GenerationSpec& spec() const { return spec_; }
   SessionEpoch epoch() const { return SessionEpoch{epoch_}; }
@@ -234,7 +236,8 @@ class Generation {
   std::vector<Suspect> suspects_;
   bool route_asked_ = false;
   MonoTime ask_route_at_ = absl::InfiniteDuration();
-  absl::Status route_error_;   // why there is no route now
+  absl::Status route_error_;  // why there is no route now
+  bool waits_for_room_ = false;
   uint32_t waits_in_row_ = 0;  // re-plans and delays without a token in between
   uint32_t mismatches_in_row_ = 0;
   uint64_t jitter_state_;

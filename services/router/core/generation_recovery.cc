@@ -60,6 +60,7 @@ uint64_t SplitMix64(uint64_t* state) {  // Vigna's splitmix64
 void Generation::AskRoute(MonoTime now) {
   ask_route_at_ = absl::InfiniteDuration();
   route_asked_ = true;
+  waits_for_room_ = false;
   suspects_.erase(std::remove_if(suspects_.begin(), suspects_.end(),
                                  [now](const Suspect& suspect) { return suspect.until <= now; }),
                   suspects_.end());
@@ -216,6 +217,7 @@ void Generation::OnLostState(const absl::Status& status, MonoTime now) {
 
 void Generation::OnRefused(absl::Duration delay, MonoTime now) {
   ++stats_.refusals;
+  waits_for_room_ = true;
   Emit(Event{EventKind::kRefused, ""});
   const double unit = static_cast<double>(SplitMix64(&jitter_state_) >> 11) * 0x1.0p-53;
   delay = std::clamp(delay, limits_.backoff_first, limits_.backoff_max);

@@ -11,6 +11,7 @@
 #include "common/base/error_info.h"
 #include "common/base/limits.h"
 #include "common/base/sha256.h"
+#include "common/model/model.h"
 
 namespace kvmesh::router {
 namespace {
@@ -175,14 +176,9 @@ std::optional<Candidate> CheapestChain(const Family& family, uint32_t layer_coun
   return candidate;
 }
 
-// model_fp of DESIGN §9: over the digests of all layers in order, embedding, head, config,
-// tokenizer.
 Sha256Digest ComposeFingerprint(const Family& family, const ModelIdentity& own) {
-  Sha256 sha;
-  for (const Sha256Digest& layer : family.layers()) sha.Update(layer.bytes());
-  sha.Update(family.embedding().bytes()).Update(family.head().bytes());
-  sha.Update(own.config_digest.bytes()).Update(own.tokenizer_digest.bytes());
-  return sha.Digest();
+  return model::ModelFingerprint(family.layers(), family.embedding(), family.head(),
+                                 own.config_digest, own.tokenizer_digest);
 }
 
 // All that changes the state besides weights and text; each field with its length before it, as in

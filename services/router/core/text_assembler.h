@@ -1,0 +1,47 @@
+// Tokens to the text a client sees, and the decision where it ends: by end-of-sequence id, stop
+// string or length. Pure; not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/forward/frames.h"
+#include "common/text/detokenizer.h"
+#include "common/text/tokenizer.h"
+#include "services/router/core/generation.h"
+
+namespace kvmesh::router {
+
+struct TextOptions {
+  std::vector<uint32_t> eos_token_ids;  // sorted
+  bool ignore_eos = false;
+  std::vector<std::string> stop_strings;  // empty ones are ignored
+  uint32_t max_tokens = 0;
+};
+
+class TextAssembler {
+ public:
+  // `tokenizer` must outlive it.
+  TextAssembler(const text::Tokenizer& tokenizer, TextOptions options);
+
+  struct Step {
+    std::string text;                           // to be shown now
+    FinishReason reason = FinishReason::kNone;  // anything else: nothing follows
+    std::string stop_string;                    // of kStop
+  };
+  // Control tokens give no text. A token without an id gives its piece.
+  Step Push(const forward::Output& output);
+
+ private:
+  bool IsEos(const forward::Output& output) const;
+  Step End(std::string text, FinishReason reason);
+
+  const text::Tokenizer& tokenizer_;
+  const TextOptions options_;
+  text::Utf8Stream utf8_;
+  text::StopMatcher stops_;
+  uint32_t tokens_ = 0;
+};
+
+}  // namespace kvmesh::router

@@ -31,6 +31,8 @@ pub fn install(env: &mut Environment<'static>) {
     env.add_test("sequence", is_sequence);
     env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     env.add_test("callable", is_callable);
+    env.add_function("cycler", minijinja_contrib::globals::cycler);
+    env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function("raise_exception", raise_exception);
 }
 

@@ -1,0 +1,188 @@
+#include "services/shard/engine/decoder_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "services/shard/engine/rope.h"
+
+namespace kvmesh::shard {
+namespace {
+
+using model::WeightRole;
+
+// Below so many rows the work on single rows is too little to share out.
+constexpr size_t kSharedRowsMin = 4;
+
+template <typename Function>
+void ForEachRow(ComputeContext& context, size_t rows, const Function& function) {
+  if (rows < kSharedRowsMin) {
+    for (size_t row = 0; row < rows; ++row) function(row);
+    return;
+  }
+  context.pool.Run(rows, [&](size_t row, uint32_t) { function(row); });
+}
+
+void Grow(std::vector<float>& room, size_t count) {
+  if (room.size() < count) room.resize(count);
+}
+
+// Adds `bias` (or nothing, if it is empty) to x.
+void AddBias(const std::vector<float>& bias, float* x) {
+  for (size_t i = 0; i < bias.size(); ++i) x[i] += bias[i];
+}
+
+void AddTo(float* hidden, const float* added, size_t count) {
+  for (size_t i = 0; i < count; ++i) hidden[i] += added[i];
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<float>> LoadVector(const model::Model& model, WeightRole role,
+                                              uint32_t layer) {
+  KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(role, layer));
+  const model::WeightTypeInfo& info = model::InfoOf(tensor.type);
+  std::vector<float> values(tensor.data.size() / info.block_bytes * info.block_size);
+  model::Dequantize(tensor.type, tensor.data, absl::MakeSpan(values));
+  return values;
+}
+
+absl::StatusOr<DecoderLayer> DecoderLayer::Load(const model::Model& model, uint32_t layer) {
+  const model::ModelConfig& config = model.config();
+  DecoderLayer loaded;
+  loaded.hidden_size_ = config.hidden_size;
+  loaded.heads_ = config.head_count;
+  loaded.kv_heads_ = config.kv_head_count;
+  loaded.head_dim_ = config.head_dim;
+  loaded.rope_half_ = config.rope.dims / 2;
+  loaded.eps_ = static_cast<float>(config.rms_norm_eps);
+
+  const std::pair<WeightRole, WeightMatrix*> matrices[] = {
+      {WeightRole::kAttnQ, &loaded.q_},     {WeightRole::kAttnK, &loaded.k_},
+      {WeightRole::kAttnV, &loaded.v_},     {WeightRole::kAttnO, &loaded.o_},
+      {WeightRole::kFfnGate, &loaded.gate_}, {WeightRole::kFfnUp, &loaded.up_},
+      {WeightRole::kFfnDown, &loaded.down_}};
+  for (const auto& [role, matrix] : matrices) {
+    KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(role, layer));
+    *matrix = WeightMatrix(tensor, config.head_dim);
+  }
+  KVMESH_ASSIGN_OR_RETURN(loaded.attn_norm_, LoadVector(model, WeightRole::kAttnNorm, layer));
+  KVMESH_ASSIGN_OR_RETURN(loaded.ffn_norm_, LoadVector(model, WeightRole::kFfnNorm, layer));
+  if (config.qkv_bias) {
+    KVMESH_ASSIGN_OR_RETURN(loaded.q_bias_, LoadVector(model, WeightRole::kAttnQBias, layer));
+    KVMESH_ASSIGN_OR_RETURN(loaded.k_bias_, LoadVector(model, WeightRole::kAttnKBias, layer));
+    KVMESH_ASSIGN_OR_RETURN(loaded.v_bias_, LoadVector(model, WeightRole::kAttnVBias, layer));
+  }
+  return loaded;
+}
+
+void DecoderLayer::Run(ComputeContext& context, LayerScratch& scratch,
+                       absl::Span<const LayerRow> rows) const {
+  const size_t tile = std::min(rows.size(), kTileRows);
+  Grow(scratch.normed, tile * hidden_size_);
+  Grow(scratch.added, tile * hidden_size_);
+  Grow(scratch.query, tile * q_.rows());
+  Grow(scratch.attention, tile * q_.rows());
+  Grow(scratch.key, tile * k_.rows());
+  Grow(scratch.value, tile * v_.rows());
+  Grow(scratch.gate, tile * gate_.rows());
+  Grow(scratch.up, tile * up_.rows());
+  scratch.scores.resize(context.pool.threads());
+  for (size_t begin = 0; begin < rows.size(); begin += kTileRows) {
+    RunTile(context, scratch, rows.subspan(begin, kTileRows));
+  }
+}
+
+void DecoderLayer::RunTile(ComputeContext& context, LayerScratch& scratch,
+                           absl::Span<const LayerRow> rows) const {
+  ProjectQueryKeyValue(context, scratch, rows);
+  RotateAndKeep(context, scratch, rows);
+  Attend(context, scratch, rows);
+  const Product output[] = {{&o_, scratch.added.data()}};
+  Multiply(context, scratch.attention.data(), rows.size(), output);
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    AddTo(rows[row].hidden, scratch.added.data() + row * hidden_size_, hidden_size_);
+  });
+  FeedForward(context, scratch, rows);
+}
+
+void DecoderLayer::ProjectQueryKeyValue(ComputeContext& context, LayerScratch& scratch,
+                                        absl::Span<const LayerRow> rows) const {
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    context.kernels.rms_norm(rows[row].hidden, attn_norm_.data(), hidden_size_, eps_,
+                             scratch.normed.data() + row * hidden_size_);
+  });
+  const Product products[] = {
+      {&q_, scratch.query.data()}, {&k_, scratch.key.data()}, {&v_, scratch.value.data()}};
+  Multiply(context, scratch.normed.data(), rows.size(), products);
+}
+
+void DecoderLayer::RotateAndKeep(ComputeContext& context, LayerScratch& scratch,
+                                 absl::Span<const LayerRow> rows) const {
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    float* query = scratch.query.data() + row * q_.rows();
+    float* key = scratch.key.data() + row * k_.rows();
+    float* value = scratch.value.data() + row * v_.rows();
+    AddBias(q_bias_, query);
+    AddBias(k_bias_, key);
+    AddBias(v_bias_, value);
+    RotateHeads(rows[row].cos_sin, rope_half_, heads_, head_dim_, query);
+    RotateHeads(rows[row].cos_sin, rope_half_, kv_heads_, head_dim_, key);
+    const KeyValueState& state = *rows[row].state;
+    float* kept_key = state.key(rows[row].position);
+    float* kept_value = state.value(rows[row].position);
+    for (size_t head = 0; head < kv_heads_; ++head) {
+      const size_t to = head * state.head_stride();
+      std::memcpy(kept_key + to, key + head * head_dim_, head_dim_ * sizeof(float));
+      std::memcpy(kept_value + to, value + head * head_dim_, head_dim_ * sizeof(float));
+    }
+  });
+}
+
+void DecoderLayer::Attend(ComputeContext& context, LayerScratch& scratch,
+                          absl::Span<const LayerRow> rows) const {
+  const size_t group = heads_ / kv_heads_;  // query heads that share a key head
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  context.pool.Run(rows.size() * heads_, [&](size_t task, uint32_t worker) {
+    const LayerRow& row = rows[task / heads_];
+    const size_t head = task % heads_;
+    const size_t tokens = row.position + 1;
+    std::vector<float>& scores = scratch.scores[worker];
+    Grow(scores, (tokens / KeyValueState::kBlockTokens + 1) * KeyValueState::kBlockTokens);
+    const size_t offset = task / heads_ * q_.rows() + head * head_dim_;
+    const size_t stride = row.state->head_stride();
+    context.kernels.attend({.query = scratch.query.data() + offset,
+                            .blocks = row.state->blocks(),
+                            .block_tokens = KeyValueState::kBlockTokens,
+                            .key_offset = head / group * stride,
+                            .value_offset = (kv_heads_ + head / group) * stride,
+                            .tokens = tokens,
+                            .head_dim = head_dim_,
+                            .scale = scale,
+                            .scores = scores.data(),
+                            .out = scratch.attention.data() + offset});
+  });
+}
+
+void DecoderLayer::FeedForward(ComputeContext& context, LayerScratch& scratch,
+                               absl::Span<const LayerRow> rows) const {
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    context.kernels.rms_norm(rows[row].hidden, ffn_norm_.data(), hidden_size_, eps_,
+                             scratch.normed.data() + row * hidden_size_);
+  });
+  const Product products[] = {{&gate_, scratch.gate.data()}, {&up_, scratch.up.data()}};
+  Multiply(context, scratch.normed.data(), rows.size(), products);
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    const size_t at = row * gate_.rows();
+    context.kernels.silu_multiply(scratch.gate.data() + at, scratch.up.data() + at, gate_.rows());
+  });
+  const Product down[] = {{&down_, scratch.added.data()}};
+  Multiply(context, scratch.gate.data(), rows.size(), down);
+  ForEachRow(context, rows.size(), [&](size_t row) {
+    AddTo(rows[row].hidden, scratch.added.data() + row * hidden_size_, hidden_size_);
+  });
+}
+
+}  // namespace kvmesh::shard

@@ -1,0 +1,46 @@
+// The inner loops that are not library products: dot products with one widened weight row, attention of one head,
+// norms and activations. Compiled once per level of the x86-64 instruction set and chosen when first used. Every
+// reduction has 16 lanes and one order, whatever the level; the levels differ by fused multiply-add alone.
+// Pure; thread-safe. NaN passes through.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmesh::shard {
+
+// One query row of one head against keys and values that lie in blocks of tokens.
+struct AttentionHead {
+  const float* query;          // [head_dim]
+  const float* const* blocks;  // [ceil(tokens / block_tokens)]
+  size_t block_tokens;
+  size_t key_offset;    // from a block's start to its keys of this head: [block_tokens, head_dim]
+  size_t value_offset;  // likewise its values
+  size_t tokens;        // attended, from position 0; at least 1
+  size_t head_dim;
+  float scale;    // of the scores
+  float* scores;  // scratch, [tokens rounded up to 16]
+  float* out;     // [head_dim]
+};
+
+struct Kernels {
+  // out[r * out_stride] = dot(weights, x + r * x_stride), n elements each.
+  void (*dot_rows)(const float* weights, size_t n, const float* x, size_t rows, size_t x_stride,
+                   float* out, size_t out_stride);
+  void (*attend)(const AttentionHead& head);
+  // gate = silu(gate) * up
+  void (*silu_multiply)(float* gate, const float* up, size_t n);
+  // out = x / sqrt(mean(x^2) + eps) * weight
+  void (*rms_norm)(const float* x, const float* weight, size_t n, float eps, float* out);
+};
+
+// The fastest that this processor runs.
+const Kernels& CpuKernels();
+
+// One for each level, for the tests; null where the processor or the build lacks it.
+const Kernels* KernelsOfLevel(int level);  // 2, 3, 4: x86-64-v2, -v3, -v4
+extern const Kernels kKernelsV2;
+extern const Kernels kKernelsV3;
+extern const Kernels kKernelsV4;
+
+}  // namespace kvmesh::shard

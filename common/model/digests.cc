@@ -106,6 +106,8 @@ void FillParts(const std::string& path, const WeightFiles& files, std::vector<Pa
   cache.Write(known);
 }
 
+}  // namespace
+
 Sha256Digest TokenizerDigest(const ModelFiles& files) {
   Sha256 hash;
   for (const auto& [name, bytes] : files.tokenizer_parts) {
@@ -114,8 +116,6 @@ Sha256Digest TokenizerDigest(const ModelFiles& files) {
   }
   return hash.Digest();
 }
-
-}  // namespace
 
 Sha256Digest ConfigDigest(const ModelConfig& config) {
   Sha256 hash;

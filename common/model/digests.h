@@ -19,4 +19,7 @@ absl::StatusOr<ModelDigests> ComputeDigests(const std::string& path, const Model
 // over the context limit, which changes neither.
 Sha256Digest ConfigDigest(const ModelConfig& config);
 
+// Over everything that the tokenizer and the chat template are made from.
+Sha256Digest TokenizerDigest(const ModelFiles& files);
+
 }  // namespace kvmesh::model

@@ -75,6 +75,18 @@ absl::Status CheckArithmetic(const JsonObject& json) {
   return absl::OkStatus();
 }
 
+// Holds for every family, so that it is checked before the family is.
+absl::Status CheckLayerTypesCount(const JsonObject& json) {
+  if (!json.Has("layer_types") || !json.Has("num_hidden_layers")) return absl::OkStatus();
+  KVMESH_ASSIGN_OR_RETURN(const uint64_t layers,
+                          json.Uint("num_hidden_layers", 1, limits::kLayersMax));
+  KVMESH_ASSIGN_OR_RETURN(const std::vector<std::string> kinds, json.Strings("layer_types"));
+  if (kinds.size() == layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("key layer_types has ", kinds.size(),
+                                                 " entries for ", layers,
+                                                 " layers (num_hidden_layers)"));
+}
+
 absl::Status ReadLayerKinds(const JsonObject& json, ModelConfig* config) {
   if (config->architecture == Architecture::kQwen2) {
     KVMESH_ASSIGN_OR_RETURN(const bool windowed, json.BoolOr("use_sliding_window", false));
@@ -84,11 +96,6 @@ absl::Status ReadLayerKinds(const JsonObject& json, ModelConfig* config) {
   }
   if (json.Has("layer_types")) {
     KVMESH_ASSIGN_OR_RETURN(const std::vector<std::string> kinds, json.Strings("layer_types"));
-    if (kinds.size() != config->layer_count) {
-      return absl::InvalidArgumentError(absl::StrCat("key layer_types has ", kinds.size(),
-                                                     " entries for ", config->layer_count,
-                                                     " layers (num_hidden_layers)"));
-    }
     for (const std::string& kind : kinds) {
       if (kind != "full_attention") return Unsupported("key layer_types: layer kind", kind);
     }
@@ -127,6 +134,7 @@ absl::Status ReadTokens(const JsonObject& json, ModelConfig* config) {
 absl::StatusOr<ModelConfig> ReadConfig(const Json& root) {
   if (!root.is_object()) return absl::InvalidArgumentError("not a JSON object");
   const JsonObject json(root);
+  KVMESH_RETURN_IF_ERROR(CheckLayerTypesCount(json));
   ModelConfig config;
   KVMESH_ASSIGN_OR_RETURN(config.architecture, ReadArchitecture(json));
   KVMESH_RETURN_IF_ERROR(CheckArithmetic(json));

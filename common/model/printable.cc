@@ -1,7 +1,6 @@
 #include "common/model/printable.h"
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -39,8 +38,16 @@ bool IsUtf8(absl::string_view text) {
 }
 
 std::string Printable(absl::string_view text) {
-  if (text.size() <= kPrintedBytesMax) return absl::CHexEscape(text);
-  return absl::StrCat(absl::CHexEscape(text.substr(0, kPrintedBytesMax)), "…");
+  std::string shown;
+  for (const char c : text.substr(0, kPrintedBytesMax)) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c))) {
+      shown.push_back(c);
+    } else {
+      absl::StrAppend(&shown, "\\x", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2));
+    }
+  }
+  if (text.size() > kPrintedBytesMax) shown += "...";
+  return shown;
 }
 
 std::string LooksLike(absl::Span<const uint8_t> file) {

@@ -53,4 +53,5 @@ say "Starting a router and two shards"
 router=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["router"])' "$data/mesh.json")
 
 say "You: $prompt"
-"$kvmesh" generate --router "$router" --chat "$prompt" --max-tokens 256 --stats
+python3 -c 'import json, sys; print(json.dumps([{"role": "user", "content": sys.argv[1]}]))' "$prompt" |
+  "$kvmesh" generate --router "$router" --chat-file - --max-tokens 256

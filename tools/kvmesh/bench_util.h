@@ -1,0 +1,67 @@
+// What all benchmarks share: where they measure, what they measure, how they print it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kvmesh/v1/router.grpc.pb.h"
+#include "tools/kvmesh/command.h"
+#include "tools/kvmesh/generation.h"
+#include "tools/kvmesh/local_mesh.h"
+#include "tools/kvmesh/outcome.h"
+
+namespace kvmesh::cli {
+
+// A mesh to measure: a running one, or one of the benchmark's own.
+struct BenchTarget {
+  std::string router;  // empty: start a mesh for `model`
+  std::string model;
+  int shards = 2;
+  int threads = 0;
+};
+
+// --router or --model (one of them), --shards and --threads for the latter.
+void AddTargetFlags(CLI::App& command, BenchTarget& target);
+
+// The router to measure, and the mesh that lives as long as this object when it is the benchmark's
+// own.
+class BenchMesh {
+ public:
+  static absl::StatusOr<BenchMesh> Open(const BenchTarget& target, Interrupt& interrupt);
+  v1::RouterService::Stub& router() { return *router_; }
+  LocalMesh* local() { return local_.get(); }
+
+ private:
+  class Folder;
+
+  std::shared_ptr<Folder>
+      folder_;  // outlives the mesh in it; shared only so that BenchMesh can move
+  std::unique_ptr<LocalMesh> local_;
+  std::unique_ptr<v1::RouterService::Stub> router_;
+};
+
+// `count` ids of ordinary text.
+absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router, uint32_t count);
+
+// Greedy, past any end of sequence, exactly `max_tokens` long.
+absl::StatusOr<GenerationResult> RunPrompt(v1::RouterService::Stub& router,
+                                           const std::vector<uint32_t>& prompt, uint32_t max_tokens,
+                                           v1::CacheUse cache, Interrupt& interrupt);
+
+// 0 for none.
+double Median(std::vector<double> values);
+
+// Adds command, machine and commit to `figures` and prints them: one object, or a line each.
+int PrintFigures(const Json& figures, Context& context);
+
+void AddBenchFlat(CLI::App& bench, Action* chosen);
+void AddBenchHop(CLI::App& bench, Action* chosen);
+void AddBenchDecode(CLI::App& bench, Action* chosen);
+void AddBenchPrefill(CLI::App& bench, Action* chosen);
+void AddBenchConcurrent(CLI::App& bench, Action* chosen);
+
+}  // namespace kvmesh::cli

@@ -1,0 +1,178 @@
+#include "tools/kvmesh/local_mesh.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "kvmesh/v1/router.grpc.pb.h"
+
+namespace kvmesh::cli {
+namespace {
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
+constexpr absl::Duration kDrainGrace = absl::Seconds(35);
+
+std::string ReadyPath(const std::string& data_dir, const std::string& name) {
+  return absl::StrCat(data_dir, "/", name, ".ready");
+}
+
+absl::Status PrepareFolder(const std::string& data_dir) {
+  std::error_code error;
+  std::filesystem::create_directories(data_dir + "/logs", error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot create ", data_dir, ": ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+// Why the mesh is not ready, or empty when it is.
+std::string NotReadyReason(v1::RouterService::Stub& router) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::GetStatusResponse response;
+  const grpc::Status status = router.GetStatus(&context, {}, &response);
+  if (!status.ok()) return absl::StrCat("the router does not answer: ", status.error_message());
+  if (response.ready()) return "";
+  return response.not_ready_reason().empty() ? "the route is not complete"
+                                             : response.not_ready_reason();
+}
+
+}  // namespace
+
+std::string ProgramOf(const std::string& service_name) {
+  return service_name == "router" ? "kvmesh-router" : "kvmesh-shard";
+}
+
+absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& options,
+                                                            Interrupt& interrupt) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.model, error)) {
+    return absl::NotFoundError(absl::StrCat("no model at ", options.model,
+                                            ": give a .gguf file or a Hugging Face directory"));
+  }
+  KVMESH_RETURN_IF_ERROR(PrepareFolder(options.data_dir));
+  std::unique_ptr<LocalMesh> mesh(new LocalMesh(options));
+  KVMESH_ASSIGN_OR_RETURN(mesh->lock_, MeshLock::Take(options.data_dir));
+  RemoveMesh(options.data_dir);
+
+  absl::Status status = mesh->StartProcesses();
+  if (status.ok()) status = mesh->WaitUntilReady(interrupt);
+  if (status.ok()) status = mesh->ReadReadyFiles();
+  if (status.ok()) status = WriteMesh(options.data_dir, mesh->file_);
+  if (!status.ok()) {
+    mesh->Stop(absl::Seconds(5));
+    return status;
+  }
+  return mesh;
+}
+
+LocalMesh::~LocalMesh() {
+  if (!options_.detached && !stopped_) Stop(kDrainGrace);
+}
+
+bool LocalMesh::Stop(absl::Duration grace) {
+  stopped_ = true;
+  const bool clean = StopChildren(children_, grace);
+  RemoveMesh(options_.data_dir);
+  return clean;
+}
+
+absl::Status LocalMesh::StartProcesses() {
+  // Ports are chosen here, since every shard is told its peers' addresses before any of them runs.
+  std::vector<ServiceEntry> shards;
+  std::vector<std::string> addresses;
+  for (int stage = 0; stage < options_.shards; ++stage) {
+    for (int replica = 0; replica < options_.replicas; ++replica) {
+      KVMESH_ASSIGN_OR_RETURN(const int port, FreePort());
+      const std::string suffix = replica == 0 ? "" : absl::StrCat("-r", replica);
+      shards.push_back({.name = absl::StrCat("shard-", stage, suffix),
+                        .address = absl::StrCat("127.0.0.1:", port),
+                        .layers = absl::StrCat(stage, "/", options_.shards)});
+      addresses.push_back(shards.back().address);
+    }
+  }
+  const std::string all = absl::StrJoin(addresses, ",");
+  for (const ServiceEntry& shard : shards) {
+    std::vector<std::string> arguments = {"--stage", shard.layers, "--peers", all};
+    if (options_.threads > 0) {
+      arguments.insert(arguments.end(), {"--threads", absl::StrCat(options_.threads)});
+    }
+    KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-shard", shard, std::move(arguments)));
+  }
+  KVMESH_ASSIGN_OR_RETURN(const int port, FreePort());
+  file_.router = absl::StrCat("127.0.0.1:", port);
+  return StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
+                      {"--shards", all});
+}
+
+absl::Status LocalMesh::StartProcess(const std::string& program, ServiceEntry entry,
+                                     std::vector<std::string> arguments) {
+  const std::string ready = ReadyPath(options_.data_dir, entry.name);
+  std::error_code ignored;
+  std::filesystem::remove(ready, ignored);
+  std::vector<std::string> command = {ProgramFolder() + "/" + program,
+                                      "--model",
+                                      options_.model,
+                                      "--listen",
+                                      entry.address,
+                                      "--metrics-port",
+                                      "0",
+                                      "--ready-file",
+                                      ready};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  KVMESH_ASSIGN_OR_RETURN(
+      Child child,
+      Child::Start({.name = entry.name,
+                    .arguments = std::move(command),
+                    .log_path = absl::StrCat(options_.data_dir, "/logs/", entry.name, ".log"),
+                    .detached = options_.detached}));
+  entry.pid = child.pid();
+  children_.push_back(std::move(child));
+  file_.services.push_back(std::move(entry));
+  return absl::OkStatus();
+}
+
+absl::Status LocalMesh::WaitUntilReady(Interrupt& interrupt) {
+  const absl::Time end = absl::Now() + options_.start_timeout;
+  auto router = v1::RouterService::NewStub(rpc::MakeChannel(file_.router));
+  std::string reason = "nothing answered yet";
+  while (absl::Now() < end) {
+    for (Child& child : children_) {
+      if (!child.Running()) return absl::UnavailableError(child.HowItEnded());
+    }
+    reason = NotReadyReason(*router);
+    if (reason.empty()) return absl::OkStatus();
+    if (interrupt.WaitFor(kPollInterval)) return absl::CancelledError("interrupted");
+  }
+  return absl::UnavailableError(absl::StrCat("the mesh did not answer within ",
+                                             absl::FormatDuration(options_.start_timeout), ": ",
+                                             reason));
+}
+
+// Fills in what only the processes know: the ports of /metrics, and the layers of each stage.
+absl::Status LocalMesh::ReadReadyFiles() {
+  auto router = v1::RouterService::NewStub(rpc::MakeChannel(file_.router));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1::GetStatusResponse status;
+  if (const grpc::Status got = router->GetStatus(&context, {}, &status); !got.ok()) {
+    return absl::UnavailableError(got.error_message());
+  }
+  for (ServiceEntry& service : file_.services) {
+    std::ifstream in(ReadyPath(options_.data_dir, service.name));
+    const Json ready = Json::parse(in, nullptr, false);
+    if (ready.is_object()) service.metrics = ready.value("metrics", "");
+    if (service.name == "router") service.layers.clear();
+    for (const v1::ShardStatus& shard : status.shards()) {
+      if (shard.address() != service.address) continue;
+      service.layers = absl::StrCat(shard.layers().begin(), ":", shard.layers().end());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvmesh::cli

@@ -1,0 +1,65 @@
+// A whole mesh on this machine: a router and, per stage, one or more shard processes. What `up`
+// starts and `bench hop` compares.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/kvmesh/child.h"
+#include "tools/kvmesh/interrupt.h"
+#include "tools/kvmesh/mesh_file.h"
+
+namespace kvmesh::cli {
+
+struct MeshOptions {
+  std::string model;     // a directory or a .gguf file
+  std::string data_dir;  // logs, mesh.json
+  int shards = 2;
+  int replicas = 1;  // of each stage
+  int threads = 0;   // of each shard; 0: the shard's own choice
+  bool detached = false;
+  absl::Duration start_timeout = absl::Minutes(5);
+};
+
+// Not thread-safe. Stops its children when it goes, unless they are detached.
+class LocalMesh {
+ public:
+  // Starts all processes, waits until the mesh can answer, and writes DIR/mesh.json. On any failure
+  // nothing is left running. FailedPrecondition: a mesh runs in that directory. NotFound: no such
+  // model. Unavailable: a process ended (its reason is shown) or the mesh did not answer in time.
+  // Cancelled: interrupted.
+  static absl::StatusOr<std::unique_ptr<LocalMesh>> Start(const MeshOptions& options,
+                                                          Interrupt& interrupt);
+  ~LocalMesh();
+
+  const MeshFile& file() const { return file_; }
+  const std::string& router() const { return file_.router; }
+  std::vector<Child>& children() { return children_; }
+
+  // Drains and ends every process; removes mesh.json. False: one had to be killed.
+  bool Stop(absl::Duration grace);
+
+ private:
+  explicit LocalMesh(const MeshOptions& options) : options_(options) {}
+
+  absl::Status StartProcesses();
+  absl::Status StartProcess(const std::string& program, ServiceEntry entry,
+                            std::vector<std::string> arguments);
+  absl::Status WaitUntilReady(Interrupt& interrupt);
+  absl::Status ReadReadyFiles();
+
+  MeshOptions options_;
+  std::unique_ptr<MeshLock> lock_;
+  std::vector<Child> children_;
+  MeshFile file_;
+  bool stopped_ = false;
+};
+
+// The file name of the program that serves as `name` in a mesh.
+std::string ProgramOf(const std::string& service_name);
+
+}  // namespace kvmesh::cli

@@ -1,0 +1,139 @@
+// `up` and `down`: a mesh on this machine.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "tools/kvmesh/command.h"
+#include "tools/kvmesh/local_mesh.h"
+#include "tools/kvmesh/outcome.h"
+
+namespace kvmesh::cli {
+namespace {
+
+constexpr absl::Duration kDrainGrace = absl::Seconds(35);
+
+void PrintMesh(const MeshFile& mesh, bool json) {
+  if (json) {
+    PrintJson(ToJson(mesh));
+    return;
+  }
+  std::printf("router   %s\n", mesh.router.c_str());
+  for (const ServiceEntry& service : mesh.services) {
+    if (service.name == "router") continue;
+    std::printf("%-8s %s  layers %s  pid %d\n", service.name.c_str(), service.address.c_str(),
+                service.layers.c_str(), static_cast<int>(service.pid));
+  }
+  std::fflush(stdout);
+}
+
+// Until Ctrl-C, or until every process has ended. A process that ends is told; the others go on.
+int Supervise(LocalMesh& mesh, Interrupt& interrupt) {
+  std::vector<bool> told(mesh.children().size(), false);
+  while (!interrupt.WaitFor(absl::Milliseconds(200))) {
+    size_t running = 0;
+    bool all_ended_well = true;
+    for (size_t i = 0; i < mesh.children().size(); ++i) {
+      Child& child = mesh.children()[i];
+      if (child.Running()) {
+        ++running;
+        continue;
+      }
+      all_ended_well &= child.ended_well();
+      if (!told[i] && !child.ended_well()) std::fprintf(stderr, "%s\n", child.HowItEnded().c_str());
+      told[i] = true;
+    }
+    if (running == 0) {
+      mesh.Stop(absl::ZeroDuration());
+      return all_ended_well ? kDone : kFailed;
+    }
+  }
+  Progress("draining");
+  if (!mesh.Stop(kDrainGrace))
+    std::fprintf(stderr, "a service did not end in time and was killed\n");
+  return kInterrupted;
+}
+
+int Up(Context& context, MeshOptions options) {
+  // Services are started with these paths; mesh.json is read by commands that run elsewhere.
+  options.model = std::filesystem::absolute(options.model).string();
+  options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
+  Progress(absl::StrCat("starting ", options.shards * options.replicas, " shards and a router"));
+  absl::StatusOr<std::unique_ptr<LocalMesh>> mesh = LocalMesh::Start(options, *context.interrupt);
+  if (!mesh.ok()) return Report(mesh.status(), context.json, context.interrupt->requested());
+  PrintMesh((*mesh)->file(), context.json);
+  if (options.detached) return kDone;
+  Progress(
+      absl::StrCat("try: kvmesh chat --router ", (*mesh)->router(), "   (Ctrl-C stops the mesh)"));
+  return Supervise(**mesh, *context.interrupt);
+}
+
+int Down(Context& context, const std::string& data_dir, int grace_seconds) {
+  absl::StatusOr<MeshFile> mesh = ReadMesh(data_dir);
+  if (!mesh.ok()) return Report(mesh.status(), context.json, false);
+  std::vector<pid_t> pids;
+  std::vector<std::string> programs;
+  Json names = Json::array();
+  // The router first: generations that run then end before their shards leave.
+  for (const bool routers : {true, false}) {
+    for (const ServiceEntry& service : mesh->services) {
+      if ((service.name == "router") != routers) continue;
+      pids.push_back(service.pid);
+      programs.push_back(ProgramOf(service.name));
+      if (RunsProgram(pids.back(), programs.back())) names.push_back(service.name);
+    }
+  }
+  Progress("draining");
+  const bool clean = StopProcesses(pids, programs, absl::Seconds(grace_seconds));
+  RemoveMesh(data_dir);
+  if (context.json) PrintJson({{"stopped", names}, {"killed", !clean}});
+  if (!clean) std::fprintf(stderr, "a service did not end in time and was killed\n");
+  return kDone;
+}
+
+}  // namespace
+
+void AddUp(CLI::App& app, Action* chosen) {
+  auto options = std::make_shared<MeshOptions>();
+  options->data_dir = "kvmesh-data";
+  auto wait_seconds = std::make_shared<int>(300);
+  CLI::App* up =
+      app.add_subcommand("up", "Start a mesh on this machine; Ctrl-C drains and stops it");
+  up->add_option("--model", options->model, "A .gguf file or a Hugging Face directory")->required();
+  up->add_option("--shards", options->shards, "Stages that the layers are split into")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  up->add_option("--replicas", options->replicas, "Shard processes per stage")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  up->add_option("--data-dir", options->data_dir,
+                 "Folder for mesh.json and logs; one mesh per folder")
+      ->capture_default_str();
+  up->add_option("--threads", options->threads,
+                 "Compute threads of each shard; 0: as many as there are processors")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  up->add_flag("--detach", options->detached, "Return once the mesh answers, and leave it running");
+  up->add_option("--wait-seconds", *wait_seconds, "How long the mesh may take until it answers")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  up->callback([=] {
+    options->start_timeout = absl::Seconds(*wait_seconds);
+    *chosen = [options](Context& context) { return Up(context, *options); };
+  });
+}
+
+void AddDown(CLI::App& app, Action* chosen) {
+  auto data_dir = std::make_shared<std::string>("kvmesh-data");
+  auto grace_seconds = std::make_shared<int>(35);
+  CLI::App* down = app.add_subcommand("down", "Drain and stop the mesh of a data directory");
+  down->add_option("--data-dir", *data_dir, "The folder given to up")->capture_default_str();
+  down->add_option("--grace-seconds", *grace_seconds, "After that, services are killed")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 3600));
+  down->callback([=] {
+    *chosen = [=](Context& context) { return Down(context, *data_dir, *grace_seconds); };
+  });
+}
+
+}  // namespace kvmesh::cli

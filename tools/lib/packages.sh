@@ -6,6 +6,7 @@ KVMESH_BUILD_PACKAGES=(
   ca-certificates g++ cmake ninja-build pkg-config ccache mold git python3 python3-pip
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # RPC
   libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libssl-dev
+  libisal-dev  # CRC32C of slabs
   libtorch-dev libopenblas0-pthread  # the default BLAS is the reference one, eighty times slower
 )
 

@@ -1,0 +1,37 @@
+#include "common/slab/content_key.h"
+
+namespace kvmesh::slab {
+
+ContentKeyHasher::ContentKeyHasher(const KeyNamespace& key_namespace) {
+  for (const std::string* field :
+       {&key_namespace.model_fp, &key_namespace.quant, &key_namespace.ctx_params}) {
+    hash_.UpdateU64(field->size());
+    hash_.Update(*field);
+  }
+}
+
+Sha256Digest ContentKey(const KeyNamespace& key_namespace, absl::string_view text) {
+  ContentKeyHasher hasher(key_namespace);
+  hasher.Update(text);
+  return hasher.Key();
+}
+
+uint64_t BlockHash(const KeyNamespace& key_namespace, absl::string_view text) {
+  return PrefixDigest(ContentKey(key_namespace, text.substr(0, BlockHashedBytes(text.size()))));
+}
+
+void AppendPiece(absl::string_view piece, std::string* text) {
+  for (char byte : piece) {
+    text->push_back(byte);
+    if (byte == '\xFF') text->push_back('\0');
+  }
+}
+
+void AppendControlToken(uint32_t token_id, std::string* text) {
+  text->append("\xFF\x01", 2);
+  for (int shift = 0; shift < 32; shift += 8) {
+    text->push_back(static_cast<char>(token_id >> shift));
+  }
+}
+
+}  // namespace kvmesh::slab

@@ -11,7 +11,8 @@ namespace kvmesh {
 // At least 1. Threads beyond this number take turns instead of running at once.
 uint32_t UsableCpuCount();
 
-// The quota in "<quota> <period>" (cgroup v2's cpu.max), rounded up; nothing for "max" and for what is not such a line.
+// The quota in "<quota> <period>" (cgroup v2's cpu.max), rounded up; nothing for "max" and for what
+// is not such a line.
 std::optional<uint32_t> CpuQuota(absl::string_view cpu_max);
 
 }  // namespace kvmesh

@@ -14,7 +14,9 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 // A sleeper looks up this often even if nobody wakes it.
 constexpr absl::Duration kParkedMax = absl::Seconds(1);
 
-uint32_t RunOf(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
+uint32_t RunOf(uint64_t state) {
+  return static_cast<uint32_t>(state >> 32);
+}
 
 void Pause() {
 #if defined(__x86_64__)

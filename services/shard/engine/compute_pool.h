@@ -1,6 +1,7 @@
-// The one pool of compute threads of a process. A run hands out task numbers to all threads, the caller's included;
-// between runs the threads spin for at most 20 us and then sleep, so that two shards on the same cores do not slow one
-// another. A thread that is late to a run is not waited for.
+// The one pool of compute threads of a process. A run hands out task numbers to all threads, the
+// caller's included; between runs the threads spin for at most 20 us and then sleep, so that two
+// shards on the same cores do not slow one another. A thread that is late to a run is not waited
+// for.
 //
 // Run is called by one thread at a time and not from inside a task.
 #pragma once
@@ -30,8 +31,9 @@ class ComputePool {
 
   uint32_t threads() const { return static_cast<uint32_t>(workers_.size()) + 1; }
 
-  // Runs task(index, worker) once for each index below `count`; worker is below threads(), and no two tasks run as the
-  // same worker at once. The first exception that a task throws is rethrown here; the tasks not yet begun are left out.
+  // Runs task(index, worker) once for each index below `count`; worker is below threads(), and no
+  // two tasks run as the same worker at once. The first exception that a task throws is rethrown
+  // here; the tasks not yet begun are left out.
   void Run(size_t count, Task task);
 
  private:

@@ -60,8 +60,8 @@ absl::StatusOr<DecoderLayer> DecoderLayer::Load(const model::Model& model, uint3
   loaded.eps_ = static_cast<float>(config.rms_norm_eps);
 
   const std::pair<WeightRole, WeightMatrix*> matrices[] = {
-      {WeightRole::kAttnQ, &loaded.q_},     {WeightRole::kAttnK, &loaded.k_},
-      {WeightRole::kAttnV, &loaded.v_},     {WeightRole::kAttnO, &loaded.o_},
+      {WeightRole::kAttnQ, &loaded.q_},      {WeightRole::kAttnK, &loaded.k_},
+      {WeightRole::kAttnV, &loaded.v_},      {WeightRole::kAttnO, &loaded.o_},
       {WeightRole::kFfnGate, &loaded.gate_}, {WeightRole::kFfnUp, &loaded.up_},
       {WeightRole::kFfnDown, &loaded.down_}};
   for (const auto& [role, matrix] : matrices) {

@@ -1,5 +1,6 @@
-// One layer of the Llama and Qwen2 families: pre-norm grouped-query attention and a SwiGLU network, on rows of any
-// sessions. Formulas and names as in transformers' LlamaDecoderLayer and Qwen2DecoderLayer.
+// One layer of the Llama and Qwen2 families: pre-norm grouped-query attention and a SwiGLU network,
+// on rows of any sessions. Formulas and names as in transformers' LlamaDecoderLayer and
+// Qwen2DecoderLayer.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,14 @@ struct LayerRow {
 
 // Vectors and numbers that fill a tile of rows. One for all layers; grows to what is needed.
 struct LayerScratch {
-  std::vector<float> normed;     // [rows, hidden_size]
-  std::vector<float> query;      // [rows, heads * head_dim]
-  std::vector<float> key;        // [rows, kv_heads * head_dim]
-  std::vector<float> value;      // likewise
-  std::vector<float> attention;  // [rows, heads * head_dim]
-  std::vector<float> gate;       // [rows, intermediate_size]
-  std::vector<float> up;         // likewise
-  std::vector<float> added;      // [rows, hidden_size]
+  std::vector<float> normed;               // [rows, hidden_size]
+  std::vector<float> query;                // [rows, heads * head_dim]
+  std::vector<float> key;                  // [rows, kv_heads * head_dim]
+  std::vector<float> value;                // likewise
+  std::vector<float> attention;            // [rows, heads * head_dim]
+  std::vector<float> gate;                 // [rows, intermediate_size]
+  std::vector<float> up;                   // likewise
+  std::vector<float> added;                // [rows, hidden_size]
   std::vector<std::vector<float>> scores;  // [threads]
 };
 
@@ -43,7 +44,8 @@ class DecoderLayer {
   // Errors of Model::Find.
   static absl::StatusOr<DecoderLayer> Load(const model::Model& model, uint32_t layer);
 
-  // Runs `rows`; rows of one session are consecutive, in order of position. May throw std::exception.
+  // Runs `rows`; rows of one session are consecutive, in order of position. May throw
+  // std::exception.
   void Run(ComputeContext& context, LayerScratch& scratch, absl::Span<const LayerRow> rows) const;
 
  private:
@@ -66,8 +68,8 @@ class DecoderLayer {
   uint32_t head_dim_ = 0;
   uint32_t rope_half_ = 0;
   float eps_ = 0;
-  std::vector<float> attn_norm_, ffn_norm_;        // [hidden_size]
-  std::vector<float> q_bias_, k_bias_, v_bias_;    // empty or one per row
+  std::vector<float> attn_norm_, ffn_norm_;      // [hidden_size]
+  std::vector<float> q_bias_, k_bias_, v_bias_;  // empty or one per row
   WeightMatrix q_, k_, v_, o_, gate_, up_, down_;
 };
 

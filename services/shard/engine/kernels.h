@@ -1,7 +1,7 @@
-// The inner loops that are not library products: dot products with one widened weight row, attention of one head,
-// norms and activations. Compiled once per level of the x86-64 instruction set and chosen when first used. Every
-// reduction has 16 lanes and one order, whatever the level; the levels differ by fused multiply-add alone.
-// Pure; thread-safe. NaN passes through.
+// The inner loops that are not library products: dot products with one widened weight row,
+// attention of one head, norms and activations. Compiled once per level of the x86-64 instruction
+// set and chosen when first used. Every reduction has 16 lanes and one order, whatever the level;
+// the levels differ by fused multiply-add alone. Pure; thread-safe. NaN passes through.
 #pragma once
 
 #include <cstddef>

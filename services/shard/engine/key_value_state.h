@@ -1,6 +1,6 @@
-// Keys and values of one layer and one session: a list of blocks of a fixed number of tokens. A block is never moved,
-// and once written a token's part of it is never overwritten, so that a snapshot can share blocks with a session that
-// goes on.
+// Keys and values of one layer and one session: a list of blocks of a fixed number of tokens. A
+// block is never moved, and once written a token's part of it is never overwritten, so that a
+// snapshot can share blocks with a session that goes on.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace kvmesh::shard {
 
-// In a block: keys [kv_heads, kBlockTokens, head_dim], then values likewise. Keys are rotated already.
+// In a block: keys [kv_heads, kBlockTokens, head_dim], then values likewise. Keys are rotated
+// already.
 class KeyValueState final : public LayerState {
  public:
   static constexpr size_t kBlockTokens = 64;
@@ -25,7 +26,8 @@ class KeyValueState final : public LayerState {
   uint64_t tokens() const { return tokens_; }
   void set_tokens(uint64_t tokens) { tokens_ = tokens; }
 
-  // Room for `tokens` in all. May throw std::bad_alloc; the state is then as before or has spare blocks.
+  // Room for `tokens` in all. May throw std::bad_alloc; the state is then as before or has spare
+  // blocks.
   void Reserve(uint64_t tokens);
 
   // Where the key of `position`, head 0, goes; the other heads follow at head_stride().

@@ -30,11 +30,15 @@ std::vector<float> RopeFrequencies(const model::RopeConfig& rope) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rope.dims);
     const float frequency = 1.0f / std::pow(static_cast<float>(rope.theta), exponent);
     switch (rope.scaling) {
-      case model::RopeScaling::kNone: frequencies[i] = frequency; break;
+      case model::RopeScaling::kNone:
+        frequencies[i] = frequency;
+        break;
       case model::RopeScaling::kLinear:
         frequencies[i] = frequency / static_cast<float>(rope.factor);
         break;
-      case model::RopeScaling::kLlama3: frequencies[i] = ScaleLlama3(rope, frequency); break;
+      case model::RopeScaling::kLlama3:
+        frequencies[i] = ScaleLlama3(rope, frequency);
+        break;
     }
     if (i < rope.freq_factors.size()) frequencies[i] /= rope.freq_factors[i];
   }

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., "RoFormer", 2021) in the half layout, with the frequencies as transformers
-// computes them: in f32. Angles and their sines are computed in f64. Pure.
+// Rotary position embedding (Su et al., "RoFormer", 2021) in the half layout, with the frequencies
+// as transformers computes them: in f32. Angles and their sines are computed in f64. Pure.
 #pragma once
 
 #include <cstddef>

@@ -112,15 +112,14 @@ absl::Status TorchEngine::Check(const StepItem& item) const {
   const size_t rows = item.tokens.size();
   if (rows == 0) return absl::InvalidArgumentError("a step without rows");
   if (embeds() ? !item.hidden.empty() : item.hidden.size() != rows * info_.config.hidden_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hidden has ", item.hidden.size(), " numbers, not ",
-                     embeds() ? 0 : rows * info_.config.hidden_size));
+    return absl::InvalidArgumentError(absl::StrCat("hidden has ", item.hidden.size(),
+                                                   " numbers, not ",
+                                                   embeds() ? 0 : rows * info_.config.hidden_size));
   }
   for (const uint32_t token : item.tokens) {
     if (token >= info_.config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is outside the ",
-                                                     info_.config.vocab_size,
-                                                     " of the vocabulary"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token id ", token, " is outside the ", info_.config.vocab_size, " of the vocabulary"));
     }
   }
   if (item.want_logits && !has_head()) {
@@ -173,8 +172,7 @@ absl::StatusOr<Session> TorchEngine::Begin(StepItem& item) const {
 
 void TorchEngine::Embed(StepItem& item) const {
   for (size_t row = 0; row < item.tokens.size(); ++row) {
-    embedding_.WidenRow(item.tokens[row],
-                        item.hidden_out.data() + row * info_.config.hidden_size);
+    embedding_.WidenRow(item.tokens[row], item.hidden_out.data() + row * info_.config.hidden_size);
   }
 }
 
@@ -243,8 +241,8 @@ absl::StatusOr<std::vector<float>> TorchEngine::Logits(absl::Span<const float> h
     return absl::FailedPreconditionError("logits wanted of a range without the last layer");
   }
   if (hidden.size() != info_.config.hidden_size) {
-    return absl::InvalidArgumentError(absl::StrCat("hidden has ", hidden.size(), " numbers, not ",
-                                                   info_.config.hidden_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("hidden has ", hidden.size(), " numbers, not ", info_.config.hidden_size));
   }
   std::vector<float> logits;
   KVMESH_RETURN_IF_ERROR(Guarded([&] {

@@ -17,7 +17,9 @@ at::Tensor View(const float* data, size_t rows, size_t columns) {
 
 }  // namespace
 
-void UseTorchOnThisThreadOnly() { at::set_num_threads(1); }
+void UseTorchOnThisThreadOnly() {
+  at::set_num_threads(1);
+}
 
 struct GemmRows::Impl {
   size_t rows;

@@ -1,0 +1,193 @@
+// Processes that start, stop, die and come back.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/channel.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/process/process_testing.h"
+
+namespace kvmesh::process_testing {
+namespace {
+
+constexpr char kPrompt[] = "The history of measurement begins with";
+constexpr uint32_t kTokens = 48;
+
+grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& address,
+                                                            const std::string& service) {
+  auto stub = grpc::health::v1::Health::NewStub(rpc::MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << address << " " << service << ": " << status.error_message();
+  return response.status();
+}
+
+TEST(Lifecycle, EveryServiceAnswersHealthAndMetrics) {
+  Mesh mesh(TinyModel());
+  ASSERT_TRUE(mesh.started());
+  EXPECT_TRUE(Generate(mesh.router(), "hello", 4).status.ok());
+  for (const cli::ServiceEntry& service : mesh.file().services) {
+    const bool router = service.name == "router";
+    EXPECT_EQ(Health(service.address, ""), grpc::health::v1::HealthCheckResponse::SERVING);
+    EXPECT_EQ(
+        Health(service.address, router ? "kvmesh.v1.RouterService" : "kvmesh.v1.ShardService"),
+        grpc::health::v1::HealthCheckResponse::SERVING);
+    const std::string metrics = Metrics(service.metrics);
+    EXPECT_NE(metrics.find(router ? "kvmesh_router_" : "kvmesh_shard_"), std::string::npos)
+        << service.name << " at " << service.metrics << ": " << metrics.substr(0, 300);
+  }
+}
+
+TEST(Lifecycle, ReflectionListsAndDescribesEveryServiceHealthIncluded) {
+  Mesh mesh(TinyModel());
+  ASSERT_TRUE(mesh.started());
+  for (const cli::ServiceEntry& service : mesh.file().services) {
+    const std::string own =
+        service.name == "router" ? "kvmesh.v1.RouterService" : "kvmesh.v1.ShardService";
+    // ServerReflectionRequest: list_services is field 7, file_containing_symbol field 4.
+    const std::string listed = Reflect(service.address, "\x3a\x01*");
+    for (const std::string& name : {own, std::string("grpc.health.v1.Health")}) {
+      EXPECT_NE(listed.find(name), std::string::npos) << service.name << " lists " << listed;
+      std::string request = "\x22";
+      request.push_back(static_cast<char>(name.size()));
+      const std::string described = Reflect(service.address, request + name);
+      EXPECT_NE(described.find(".proto"), std::string::npos)
+          << service.name << " describes " << name;
+    }
+  }
+}
+
+TEST(Lifecycle, DownEndsEveryProcessAndTheFolderIsFreeAgain) {
+  Mesh mesh(TinyModel(), {"--shards", "3"});
+  ASSERT_TRUE(mesh.started());
+  const Outcome down = RunCli({"down", "--data-dir", mesh.data_dir(), "--json"});
+  EXPECT_EQ(down.exit_code, cli::kDone) << down.err;
+  EXPECT_EQ(down.Json()["stopped"].size(), 4u);
+  EXPECT_EQ(down.Json()["killed"], false);
+  for (const cli::ServiceEntry& service : mesh.file().services) {
+    EXPECT_TRUE(IsGone(service.pid, service.name == "router" ? "kvmesh-router" : "kvmesh-shard"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(cli::MeshPath(mesh.data_dir())));
+  const Outcome again =
+      RunCli({"up", "--model", TinyModel(), "--data-dir", mesh.data_dir(), "--detach", "--json"});
+  EXPECT_EQ(again.exit_code, cli::kDone) << again.err;
+}
+
+class Attached : public testing::Test {
+ protected:
+  void SetUp() override {
+    up_ = std::make_unique<Process>(
+        std::vector<std::string>{Program("kvmesh"), "up", "--model", TinyModel(), "--data-dir",
+                                 dir_.path() + "/mesh"},
+        dir_);
+    ASSERT_TRUE(WaitUntil([this] { return cli::ReadMesh(dir_.path() + "/mesh").ok(); }))
+        << up_->Err();
+    mesh_ = *cli::ReadMesh(dir_.path() + "/mesh");
+  }
+
+  bool AllGone() const {
+    for (const cli::ServiceEntry& service : mesh_.services) {
+      if (!IsGone(service.pid, service.name == "router" ? "kvmesh-router" : "kvmesh-shard"))
+        return false;
+    }
+    return true;
+  }
+
+  TempDir dir_;
+  std::unique_ptr<Process> up_;
+  cli::MeshFile mesh_;
+};
+
+TEST_F(Attached, CtrlCDrainsAndLeavesNothing) {
+  up_->Signal(SIGINT);
+  EXPECT_EQ(up_->Wait(), cli::kInterrupted) << up_->Err();
+  EXPECT_TRUE(AllGone());
+  EXPECT_FALSE(std::filesystem::exists(cli::MeshPath(dir_.path() + "/mesh")));
+}
+
+TEST_F(Attached, ServicesDieWithAKilledParent) {
+  up_->Signal(SIGKILL);
+  EXPECT_EQ(up_->Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(WaitUntil([this] { return AllGone(); }));
+}
+
+TEST_F(Attached, ADeadServiceIsToldWithItsReason) {
+  kill(mesh_.services.front().pid, SIGKILL);
+  EXPECT_TRUE(WaitUntil([this] {
+    return up_->Err().find("was killed by signal 9") != std::string::npos;
+  })) << up_->Err();
+}
+
+TEST(Drain, ARunningAnswerEndsBeforeTheRouterDoes) {
+  Mesh mesh(RealModel());
+  ASSERT_TRUE(mesh.started());
+  const pid_t router = mesh.Service("router").pid;
+  const Answer answer = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
+    if (tokens == 3) kill(router, SIGTERM);
+  });
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.ids.size(), kTokens);
+  EXPECT_TRUE(WaitUntil([&] { return IsGone(router, "kvmesh-router"); }));
+}
+
+TEST(Failover, AShardKilledInMidGenerationIsReplacedByItsReplicaWithTheSameIds) {
+  Mesh mesh(RealModel(), {"--replicas", "2"});
+  ASSERT_TRUE(mesh.started());
+  const Answer undisturbed = Generate(mesh.router(), kPrompt, kTokens);
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status;
+  ASSERT_EQ(undisturbed.ids.size(), kTokens);
+
+  std::string killed;
+  const Answer disturbed = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
+    if (tokens < 8 || !killed.empty()) return;
+    // The shard of the last layers that holds this generation.
+    for (const v1::ShardStatus& shard : mesh.Status().shards()) {
+      if (shard.live_sessions() > 0 && shard.layers().end() == 30) killed = shard.address();
+    }
+    if (!killed.empty()) kill(mesh.At(killed).pid, SIGKILL);
+  });
+  EXPECT_NE(killed, "");
+  EXPECT_TRUE(disturbed.status.ok()) << disturbed.status;
+  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  EXPECT_EQ(disturbed.finished.usage().reprefills(), 1u);
+}
+
+TEST(Failover, AShardRestartedOnTheSameAddressIsUsedAgainWithTheSameIds) {
+  Mesh mesh(RealModel());
+  ASSERT_TRUE(mesh.started());
+  const Answer undisturbed = Generate(mesh.router(), kPrompt, kTokens);
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status;
+
+  const cli::ServiceEntry& shard = mesh.Service("shard-1");
+  const std::vector<std::string> command = CommandOf(shard.pid);
+  std::unique_ptr<Process> restarted;
+  const Answer disturbed = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
+    if (tokens < 8 || restarted != nullptr) return;
+    kill(shard.pid, SIGKILL);
+    ASSERT_TRUE(WaitUntil([&] { return IsGone(shard.pid, "kvmesh-shard"); }));
+    restarted = std::make_unique<Process>(command, mesh.dir());
+  });
+  EXPECT_TRUE(disturbed.status.ok()) << disturbed.status;
+  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  EXPECT_EQ(disturbed.finished.usage().reprefills(), 1u);
+}
+
+TEST(Failover, WithoutAReplicaTheAnswerEndsUnavailableAndNamesTheLayers) {
+  Mesh mesh(TinyModel());
+  ASSERT_TRUE(mesh.started());
+  kill(mesh.Service("shard-1").pid, SIGKILL);
+  const Outcome outcome = RunCli({"generate", "--router", mesh.router_address(), "--prompt",
+                                  "hello", "--timeout", "5", "--json"});
+  EXPECT_EQ(outcome.exit_code, cli::kUnavailable) << outcome.out;
+  EXPECT_NE(outcome.err.find("layers"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kvmesh::process_testing

@@ -1,0 +1,271 @@
+#include "tests/process/process_testing.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/ids.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status_bridge.h"
+#include "tools/kvmesh/child.h"
+
+namespace kvmesh::process_testing {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+std::string Program(const std::string& name) {
+  const char* folder = std::getenv("KVMESH_BIN_DIR");
+  return absl::StrCat(folder == nullptr ? "build/dev/bin" : folder, "/", name);
+}
+
+std::string TinyModel() {
+  const char* folder = std::getenv("KVMESH_TEST_DATA");
+  return absl::StrCat(folder == nullptr ? "tests/data" : folder, "/gguf/llama-rope3.f32.gguf");
+}
+
+std::string RealModel() {
+  return "build/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+TempDir::TempDir()
+    : path_((std::filesystem::temp_directory_path() /
+             absl::StrCat("kvmesh-test-", RandomId<InstanceId>().ToHex().substr(0, 12)))
+                .string()) {
+  std::filesystem::create_directories(path_);
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempDir::File(const std::string& name, const std::string& content) const {
+  const std::string path = path_ + "/" + name;
+  std::ofstream(path, std::ios::binary) << content;
+  return path;
+}
+
+Process::Process(const std::vector<std::string>& command, const TempDir& dir) {
+  const std::string base =
+      absl::StrCat(dir.path(), "/process-", RandomId<InstanceId>().ToHex().substr(0, 8));
+  out_path_ = base + ".out";
+  err_path_ = base + ".err";
+  std::vector<std::string> arguments = command;
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+  dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
+  dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+Process::~Process() {
+  if (ended_) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+void Process::Signal(int number) const {
+  kill(pid_, number);
+}
+
+int Process::Wait(absl::Duration timeout) {
+  WaitUntil(
+      [this] {
+        int status = 0;
+        if (ended_ || waitpid(pid_, &status, WNOHANG) != pid_) return ended_;
+        ended_ = true;
+        exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        return true;
+      },
+      timeout);
+  return exit_code_;
+}
+
+std::string Process::Out() const {
+  return ReadFile(out_path_);
+}
+std::string Process::Err() const {
+  return ReadFile(err_path_);
+}
+
+Outcome Run(const std::vector<std::string>& command) {
+  const TempDir dir;
+  Process process(command, dir);
+  const int exit_code = process.Wait();
+  return {.exit_code = exit_code, .out = process.Out(), .err = process.Err()};
+}
+
+Outcome RunCli(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), Program("kvmesh"));
+  return Run(arguments);
+}
+
+Mesh::Mesh(const std::string& model, const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {"up", "--model", model, "--data-dir", data_dir(), "--detach"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  const Outcome up = RunCli(command);
+  EXPECT_EQ(up.exit_code, 0) << up.err;
+  absl::StatusOr<cli::MeshFile> file = cli::ReadMesh(data_dir());
+  if (up.exit_code != 0 || !file.ok()) return;
+  file_ = *std::move(file);
+  router_ = v1::RouterService::NewStub(rpc::MakeChannel(file_.router));
+  started_ = true;
+}
+
+Mesh::~Mesh() {
+  RunCli({"down", "--data-dir", data_dir(), "--grace-seconds", "5"});
+}
+
+const cli::ServiceEntry& Mesh::Service(const std::string& name) const {
+  static const cli::ServiceEntry kNone;
+  for (const cli::ServiceEntry& service : file_.services) {
+    if (service.name == name) return service;
+  }
+  ADD_FAILURE() << "no service " << name;
+  return kNone;
+}
+
+const cli::ServiceEntry& Mesh::At(const std::string& address) const {
+  static const cli::ServiceEntry kNone;
+  for (const cli::ServiceEntry& service : file_.services) {
+    if (service.address == address) return service;
+  }
+  ADD_FAILURE() << "no service at " << address;
+  return kNone;
+}
+
+v1::GetStatusResponse Mesh::Status() {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::GetStatusResponse response;
+  const grpc::Status status = router_->GetStatus(&context, {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+std::vector<std::string> CommandOf(pid_t pid) {
+  std::istringstream in(ReadFile(absl::StrCat("/proc/", pid, "/cmdline")));
+  std::vector<std::string> command;
+  for (std::string argument; std::getline(in, argument, '\0');) command.push_back(argument);
+  return command;
+}
+
+bool IsGone(pid_t pid, const std::string& program) {
+  return !cli::RunsProgram(pid, program);
+}
+
+Answer Generate(v1::RouterService::Stub& router, const std::string& prompt, uint32_t max_tokens,
+                const std::function<void(size_t)>& on_token) {
+  v1::GenerateRequest request;
+  request.set_text(prompt);
+  request.mutable_options()->set_max_tokens(max_tokens);
+  request.mutable_options()->set_ignore_eos(true);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  auto stream = router.Generate(&context, request);
+  Answer answer;
+  for (v1::GenerateResponse response; stream->Read(&response);) {
+    if (response.has_finished()) answer.finished = response.finished();
+    if (!response.has_delta()) continue;
+    for (const uint32_t id : response.delta().token_ids()) answer.ids.push_back(id);
+    answer.text += response.delta().text();
+    on_token(answer.ids.size());
+  }
+  answer.status = rpc::FromGrpc(stream->Finish());
+  return answer;
+}
+
+std::string Reflect(const std::string& address, const std::string& request) {
+  grpc::GenericStub stub(rpc::MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(
+      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  // Every operation ends, at the latest at the call's deadline.
+  const auto finish = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  if (!finish()) return "";
+  const grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  if (!finish()) return "";
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  if (!finish()) return "";
+  std::vector<grpc::Slice> slices;
+  std::string text;
+  if (!answer.Dump(&slices).ok()) return "";
+  for (const grpc::Slice& part : slices)
+    text.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  finish();
+  return text;
+}
+
+std::string Metrics(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return "";
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + colon + 1)));
+  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return "";
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval limit{.tv_sec = 10, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  std::string text;
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0 &&
+      send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size())) {
+    char buffer[4096];
+    for (ssize_t got; (got = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
+      text.append(buffer, static_cast<size_t>(got));
+    }
+  }
+  close(fd);
+  return text;
+}
+
+}  // namespace kvmesh::process_testing

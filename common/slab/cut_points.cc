@@ -32,8 +32,7 @@ bool EndsInsideCharacter(absl::string_view text) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if ((byte & 0xC0) == 0x80) continue;
     if (CharacterBytes(byte) <= back) return false;
-    return back < 2 ||
-           MayFollow(byte, static_cast<unsigned char>(text[text.size() - back + 1]));
+    return back < 2 || MayFollow(byte, static_cast<unsigned char>(text[text.size() - back + 1]));
   }
   return false;
 }

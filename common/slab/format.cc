@@ -145,8 +145,7 @@ std::string EncodeHead(const Head& head) {
   return out;
 }
 
-absl::Status CheckTrailer(absl::string_view head, absl::string_view trailer,
-                          const SlabMeta& meta) {
+absl::Status CheckTrailer(absl::string_view head, absl::string_view trailer, const SlabMeta& meta) {
   const auto payload_offset = wire::Get<uint64_t>(trailer, 0);
   const auto payload_length = wire::Get<uint64_t>(trailer, 8);
   const auto payload_crc = wire::Get<uint32_t>(trailer, 16);
@@ -155,10 +154,10 @@ absl::Status CheckTrailer(absl::string_view head, absl::string_view trailer,
     return Defect(defect::kCorrupt, "the CRC of trailer and header is wrong");
   }
   if (payload_offset != meta.payload_offset() || payload_length != meta.header.payload_bytes) {
-    return Defect(defect::kCorrupt, absl::StrCat("the trailer puts the payload at ", payload_offset,
-                                                 "+", payload_length, ", the header at ",
-                                                 meta.payload_offset(), "+",
-                                                 meta.header.payload_bytes));
+    return Defect(
+        defect::kCorrupt,
+        absl::StrCat("the trailer puts the payload at ", payload_offset, "+", payload_length,
+                     ", the header at ", meta.payload_offset(), "+", meta.header.payload_bytes));
   }
   if (payload_crc != meta.payload_crc32c()) {
     return Defect(defect::kCorrupt, "the payload's CRC is not that of its regions");

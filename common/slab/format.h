@@ -26,8 +26,8 @@ inline constexpr uint64_t kTrailerBytes = 24;
 inline constexpr uint64_t kAlignment = 4096;
 inline constexpr uint64_t kPieceBytes = 256 << 10;
 inline constexpr uint64_t kMetaBytesMax = 32 << 20;
-inline constexpr uint64_t kTextBytesMax = 16 << 20;    // escapes included
-inline constexpr uint64_t kLabelBytesMax = 1024;       // host, writer, detail, quant
+inline constexpr uint64_t kTextBytesMax = 16 << 20;  // escapes included
+inline constexpr uint64_t kLabelBytesMax = 1024;     // host, writer, detail, quant
 inline constexpr uint64_t kPayloadBytesMax = 1ULL << 44;
 
 constexpr uint64_t AlignUp(uint64_t bytes) {

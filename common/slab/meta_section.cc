@@ -169,11 +169,11 @@ constexpr size_t kTags = 0x13;
 
 // By tag. Those without a reader are skipped, as are all tags behind the table.
 constexpr std::array<TagReader, kTags> kReaders = {{
-    {false, nullptr},        {true, ReadModelFp},  {false, nullptr},       {true, ReadQuant},
-    {true, ReadCtxParams},   {false, ReadHostname}, {false, ReadWriter},   {false, ReadDetail},
-    {true, ReadTokenCount},  {true, ReadTokenIds}, {true, ReadText},       {false, ReadOutputRow},
-    {true, ReadLayerTable},  {true, ReadBlockHash}, {true, ReadKey},       {true, ReadTokensDigest},
-    {true, ReadWriteId},     {false, ReadCutPoints}, {true, nullptr},
+    {false, nullptr},       {true, ReadModelFp},    {false, nullptr},    {true, ReadQuant},
+    {true, ReadCtxParams},  {false, ReadHostname},  {false, ReadWriter}, {false, ReadDetail},
+    {true, ReadTokenCount}, {true, ReadTokenIds},   {true, ReadText},    {false, ReadOutputRow},
+    {true, ReadLayerTable}, {true, ReadBlockHash},  {true, ReadKey},     {true, ReadTokensDigest},
+    {true, ReadWriteId},    {false, ReadCutPoints}, {true, nullptr},
 }};
 
 absl::StatusOr<absl::string_view> ReadTlvs(absl::string_view tlvs, SlabMeta* meta) {

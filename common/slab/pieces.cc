@@ -33,12 +33,11 @@ std::vector<Piece> AllPieces(const SlabMeta& meta) {
   return pieces;
 }
 
-absl::StatusOr<std::vector<Piece>> PiecesOf(const SlabMeta& meta, uint32_t layer,
-                                            uint32_t tokens) {
+absl::StatusOr<std::vector<Piece>> PiecesOf(const SlabMeta& meta, uint32_t layer, uint32_t tokens) {
   const LayerRange& layers = meta.header.layers;
   if (layer < layers.begin || layer >= layers.end) {
-    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " is not in the slab's ",
-                                                   layers.begin, ":", layers.end));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not in the slab's ", layers.begin, ":", layers.end));
   }
   const uint32_t token_count = meta.header.token_count;
   if (tokens == 0 || tokens > token_count) {
@@ -52,9 +51,9 @@ absl::StatusOr<std::vector<Piece>> PiecesOf(const SlabMeta& meta, uint32_t layer
     return pieces;
   }
   if (!region.can_be_cut()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the state of layer ", layer, " (", ToString(region.kind),
-                     ") cannot be cut to ", tokens, " tokens"));
+    return absl::FailedPreconditionError(absl::StrCat("the state of layer ", layer, " (",
+                                                      ToString(region.kind), ") cannot be cut to ",
+                                                      tokens, " tokens"));
   }
   const uint64_t wanted = tokens * region.row_bytes(token_count);
   const uint64_t values = region.length / 2;  // where V begins

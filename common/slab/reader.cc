@@ -19,8 +19,8 @@ absl::StatusOr<std::string> Read(const ByteSource& source, uint64_t offset, uint
 
 absl::Status MemorySource::ReadAt(uint64_t offset, absl::Span<char> out) const {
   if (offset > bytes_.size() || out.size() > bytes_.size() - offset) {
-    return absl::OutOfRangeError(absl::StrCat("bytes ", offset, "+", out.size(), " of ",
-                                              bytes_.size()));
+    return absl::OutOfRangeError(
+        absl::StrCat("bytes ", offset, "+", out.size(), " of ", bytes_.size()));
   }
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   return absl::OkStatus();

@@ -114,8 +114,8 @@ absl::Status SlabWriter::AddRegion(StateKind kind, DType dtype, uint32_t first_p
 
 absl::StatusOr<SlabImage> SlabWriter::Finish() {
   if (meta_.regions.size() != meta_.header.layers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(meta_.regions.size(), " regions for ",
-                                                   meta_.header.layers.size(), " layers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(meta_.regions.size(), " regions for ", meta_.header.layers.size(), " layers"));
   }
   std::string tlvs = EncodeTlvs(meta_);
   if (tlvs.size() > kMetaBytesMax) {

@@ -34,9 +34,9 @@ class SlabImage {
 // Not thread-safe. Create, AddRegion once a layer in layer order, Finish.
 class SlabWriter {
  public:
-  // Of `meta` the caller fills: header (reason, quant_bits, context_size, layers, times), namespace,
-  // labels, token_ids, text, last_output, write_id, and of each cut point token_count and
-  // text_bytes. The rest is computed. InvalidArgument: what no reader would take.
+  // Of `meta` the caller fills: header (reason, quant_bits, context_size, layers, times),
+  // namespace, labels, token_ids, text, last_output, write_id, and of each cut point token_count
+  // and text_bytes. The rest is computed. InvalidArgument: what no reader would take.
   static absl::StatusOr<SlabWriter> Create(SlabMeta meta);
 
   // `parts`, one behind another, are the next layer's state; they must live as long as the image.

@@ -1,5 +1,5 @@
-// Executes layers [begin, end) of one model on batches of rows. What is behind it (libtorch, own kernels, the toy
-// model of the tests) is invisible to the rest of the shard.
+// Executes layers [begin, end) of one model on batches of rows. What is behind it (libtorch, own
+// kernels, the toy model of the tests) is invisible to the rest of the shard.
 #pragma once
 
 #include <atomic>
@@ -38,17 +38,19 @@ struct EngineInfo {
 // Rows of one session in one step. Filled by the caller, outputs by Step.
 struct StepItem {
   // In.
-  SessionState* state = nullptr;         // null: stateless; past_len is then 0
-  uint64_t past_len = 0;                 // tokens whose state is held
-  absl::Span<const uint32_t> tokens;     // [rows]
-  absl::Span<const float> hidden;        // [rows, hidden_size]; empty at the first stage: it embeds the tokens
-  bool want_logits = false;              // only where the range ends with the last layer
+  SessionState* state = nullptr;      // null: stateless; past_len is then 0
+  uint64_t past_len = 0;              // tokens whose state is held
+  absl::Span<const uint32_t> tokens;  // [rows]
+  absl::Span<const float>
+      hidden;                // [rows, hidden_size]; empty at the first stage: it embeds the tokens
+  bool want_logits = false;  // only where the range ends with the last layer
   const std::atomic<bool>* cancel = nullptr;  // looked at between layers; may be null
 
   // Out.
-  absl::Status status;                   // of this item alone
-  std::vector<float> hidden_out;         // [rows, hidden_size], after the range's last layer, before the final norm
-  std::vector<float> logits;             // [vocab_size] of the last row, if wanted
+  absl::Status status;  // of this item alone
+  std::vector<float>
+      hidden_out;  // [rows, hidden_size], after the range's last layer, before the final norm
+  std::vector<float> logits;  // [vocab_size] of the last row, if wanted
 };
 
 // Not thread-safe: one thread calls Step and Logits.
@@ -61,12 +63,12 @@ class Engine {
   // Fresh state for the engine's layers.
   virtual SessionState NewState() const = 0;
 
-  // Runs every item and sets its status: Cancelled (its state is then unusable), ResourceExhausted (no memory),
-  // Internal. Items do not affect one another. A failed item's state must be dropped.
+  // Runs every item and sets its status: Cancelled (its state is then unusable), ResourceExhausted
+  // (no memory), Internal. Items do not affect one another. A failed item's state must be dropped.
   virtual void Step(absl::Span<StepItem> batch) = 0;
 
-  // Final norm and output matrix for one hidden row, [hidden_size] -> [vocab_size]: how a tail answers from a stored row.
-  // FailedPrecondition: the range does not end with the last layer.
+  // Final norm and output matrix for one hidden row, [hidden_size] -> [vocab_size]: how a tail
+  // answers from a stored row. FailedPrecondition: the range does not end with the last layer.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const float> hidden) = 0;
 };
 

@@ -46,7 +46,7 @@ void Hop::OnFrame(StreamId id, forward::Frame frame, MonoTime now) {
     OnClose(id, *stream, *close, now);
   } else {
     const auto saves = std::count_if(stream->queue.begin(), stream->queue.end(), [](const auto& f) {
-      return std::holds_alternative<forward::Save>(f);
+      return std::holds_alternative<forward::Save>(f.frame);
     });
     if (static_cast<size_t>(saves) >= kQueuedSavesMax) {
       End(id,
@@ -54,7 +54,7 @@ void Hop::OnFrame(StreamId id, forward::Frame frame, MonoTime now) {
           now);
       return;
     }
-    stream->queue.emplace_back(std::get<forward::Save>(std::move(frame)));
+    stream->queue.push_back({std::get<forward::Save>(std::move(frame)), now});
     Pump(id, now);
   }
 }
@@ -154,19 +154,20 @@ void Hop::OnCompute(StreamId id, Stream& stream, forward::Compute compute, MonoT
   }
   if (chunk) ++stream.up.chunks;
   if (compute.want_logits) stream.up.outputs.push_back(!chunk);
-  stream.queue.emplace_back(std::move(compute));
+  stream.queue.push_back({std::move(compute), now});
 }
 
 void Hop::OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime now) {
   stream.close_received = true;
   if (close.disposition == forward::Disposition::kKeep) {
-    stream.queue.emplace_back(close);
+    stream.queue.push_back({close, now});
     Pump(id, now);
     return;
   }
   // Compute frames that wait are cancelled, saves are not.
-  for (QueuedFrame& frame : stream.queue) {
-    if (const auto* save = std::get_if<forward::Save>(&frame)) ExecuteSave(id, stream, *save);
+  for (const QueuedFrame& queued : stream.queue) {
+    if (const auto* save = std::get_if<forward::Save>(&queued.frame))
+      ExecuteSave(id, stream, *save);
   }
   stream.queue.clear();
   ExecuteClose(id, stream, close, now);
@@ -206,9 +207,8 @@ void Hop::ExecuteSave(StreamId id, Stream& stream, const forward::Save& save) {
 void Hop::Pump(StreamId id, MonoTime now) {
   Stream* stream = Find(id);
   while (stream != nullptr && !stream->queue.empty() && !IsRunning(id)) {
-    QueuedFrame& front = stream->queue.front();
-    if (std::holds_alternative<forward::Compute>(front)) return;
-    const QueuedFrame frame = std::move(front);
+    if (std::holds_alternative<forward::Compute>(stream->queue.front().frame)) return;
+    const auto frame = std::move(stream->queue.front().frame);
     stream->queue.pop_front();
     if (const auto* save = std::get_if<forward::Save>(&frame)) {
       ExecuteSave(id, *stream, *save);

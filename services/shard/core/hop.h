@@ -125,7 +125,10 @@ class Hop {
   size_t queued_frames() const;
 
  private:
-  using QueuedFrame = std::variant<forward::Compute, forward::Save, forward::Close>;
+  struct QueuedFrame {
+    std::variant<forward::Compute, forward::Save, forward::Close> frame;
+    MonoTime received;
+  };
 
   struct Stream {
     SessionId session;

@@ -75,7 +75,7 @@ std::optional<StreamId> Hop::Choose() {
 std::optional<StreamId> Hop::Pick(bool decode) const {
   const auto may_run = [decode](const Stream& stream) {
     if (stream.queue.empty()) return false;
-    const auto* compute = std::get_if<forward::Compute>(&stream.queue.front());
+    const auto* compute = std::get_if<forward::Compute>(&stream.queue.front().frame);
     if (compute == nullptr) return false;
     if ((compute->cache_mode == forward::CacheMode::kDecode) != decode) return false;
     if (!stream.next.has_value()) return true;
@@ -92,7 +92,8 @@ std::optional<StreamId> Hop::Pick(bool decode) const {
 
 std::optional<Job> Hop::Start(StreamId id, MonoTime now) {
   Stream& stream = streams_.at(id);
-  forward::Compute compute = std::get<forward::Compute>(std::move(stream.queue.front()));
+  const absl::Duration waited = now - stream.queue.front().received;
+  forward::Compute compute = std::get<forward::Compute>(std::move(stream.queue.front().frame));
   stream.queue.pop_front();
   stream.last_event = now;
   SessionEntry* entry = stream.stateful ? store_.Touch(stream.session, now) : nullptr;
@@ -123,7 +124,9 @@ std::optional<Job> Hop::Start(StreamId id, MonoTime now) {
     SettleFromStore(id, stream, std::move(compute), *entry, verdict.action, now);
     return std::nullopt;
   }
-  return MakeJob(id, stream, std::move(compute), verdict.action, entry);
+  Job job = MakeJob(id, stream, std::move(compute), verdict.action, entry);
+  job.waited = waited;
+  return job;
 }
 
 // A repeated step, or a full hit at a hop that is not the tail: the stored row or answer goes out,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/forward/frames.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/layer_state.h"
@@ -30,6 +31,7 @@ class Vocabulary {
 
 struct Job {
   StreamId stream{0};
+  absl::Duration waited;  // since the frame came
   forward::Compute frame;
   bool stateful = false;
   bool fresh = false;     // `state` is empty: make a new one

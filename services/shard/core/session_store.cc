@@ -259,10 +259,10 @@ std::vector<SessionView> SessionCacheStore::List(const std::optional<SessionId>&
   return views;
 }
 
-size_t SessionCacheStore::live() const {
-  return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& pair) {
-    return pair.second.phase == SessionPhase::kLive;
-  }));
+size_t SessionCacheStore::count(SessionPhase phase) const {
+  return static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(),
+                    [phase](const auto& pair) { return pair.second.phase == phase; }));
 }
 
 uint64_t SessionCacheStore::bytes_used() const {

@@ -130,7 +130,8 @@ class SessionCacheStore {
                                 MonoTime now) const;
 
   size_t size() const { return entries_.size(); }
-  size_t live() const;
+  size_t count(SessionPhase phase) const;
+  size_t live() const { return count(SessionPhase::kLive); }
   uint64_t bytes_used() const;
   // Bytes that live sessions have reserved or hold.
   uint64_t bytes_live() const;

@@ -1,0 +1,104 @@
+#include "services/shard/grpc/shard_metrics.h"
+
+#include <string>
+
+namespace kvmesh::shard {
+namespace {
+
+constexpr char kSessionsHelp[] = "Sessions held, by state";
+constexpr char kComputeHelp[] = "Time the engine took for one frame, in seconds";
+
+}  // namespace
+
+ShardMetrics::ShardMetrics()
+    : live_(metrics_.Gauge("sessions", kSessionsHelp, {{"state", "live"}})),
+      idle_(metrics_.Gauge("sessions", kSessionsHelp, {{"state", "idle"}})),
+      orphaned_(metrics_.Gauge("sessions", kSessionsHelp, {{"state", "orphaned"}})),
+      bytes_(metrics_.Gauge("cache_bytes", "Bytes of session state held")),
+      bytes_max_(metrics_.Gauge("cache_limit_bytes", "Most bytes of session state held")),
+      streams_(metrics_.Gauge("streams", "Forward streams open")),
+      queued_(metrics_.Gauge("queued_frames", "Frames that wait to run")),
+      draining_(metrics_.Gauge("draining", "1 while the shard refuses new streams")),
+      prefill_seconds_(metrics_.Histogram("compute_seconds", kComputeHelp, metrics::StepBuckets(),
+                                          {{"phase", "prefill"}})),
+      decode_seconds_(metrics_.Histogram("compute_seconds", kComputeHelp, metrics::StepBuckets(),
+                                         {{"phase", "decode"}})),
+      wait_seconds_(metrics_.Histogram("wait_seconds", "Time a frame waited to run, in seconds",
+                                       metrics::StepBuckets())),
+      downstream_seconds_(
+          metrics_.Histogram("downstream_seconds",
+                             "Time from sending a step to the next hop to its answer, in seconds",
+                             metrics::StepBuckets())) {
+  for (int i = 0; i < kMissCauseCount; ++i) {
+    misses_[i] = Make("cache_misses_total", "Frames whose state was not here, by cause",
+                      {{"cause", std::string(MissCauseName(static_cast<MissCause>(i)))}});
+  }
+  for (int i = 0; i < kEvictCauseCount; ++i) {
+    evictions_[i] = Make("evictions_total", "Sessions pushed out, by cause",
+                         {{"cause", std::string(EvictCauseName(static_cast<EvictCause>(i)))}});
+  }
+  constexpr char kRefusals[] = "Streams refused for want of room, by reason";
+  no_room_ = Make("refusals_total", kRefusals, {{"reason", "no_room"}});
+  too_large_ = Make("refusals_total", kRefusals, {{"reason", "too_large"}});
+  streams_total_ = Make("streams_total", "Forward streams accepted");
+  superseded_ = Make("superseded_total", "Streams ended or refused by a newer epoch or attempt");
+  replays_ = Make("replays_total", "Steps answered from the stored output after a broken link");
+  steps_ = Make("steps_total", "Frames run by the engine");
+  tokens_ = Make("tokens_total", "Rows run by the engine");
+  cancelled_ = Make("steps_cancelled_total", "Frames cancelled while they ran");
+  bad_logits_ = Make("bad_logits_total", "Steps that gave no usable logits");
+  saves_dropped_ =
+      Make("saves_dropped_total", "Saves not made, by cause", {{"cause", "no_checkpoints"}});
+}
+
+ShardMetrics::Follower ShardMetrics::Make(absl::string_view name, absl::string_view help,
+                                          const metrics::Labels& labels) {
+  return {.counter = &metrics_.Counter(name, help, labels)};
+}
+
+void ShardMetrics::Follower::Follow(uint64_t value) {
+  if (value == seen) return;
+  counter->Increment(static_cast<double>(value - seen));
+  seen = value;
+}
+
+void ShardMetrics::Export(const Hop& hop) {
+  const HopCounters& counters = hop.counters();
+  const SessionCacheStore& store = hop.store();
+  for (size_t i = 0; i < misses_.size(); ++i) misses_[i].Follow(counters.misses[i]);
+  for (size_t i = 0; i < evictions_.size(); ++i) {
+    evictions_[i].Follow(store.counters().evictions[i]);
+  }
+  no_room_.Follow(store.counters().no_room);
+  too_large_.Follow(store.counters().too_large);
+  streams_total_.Follow(counters.streams);
+  superseded_.Follow(counters.superseded);
+  replays_.Follow(counters.replays);
+  steps_.Follow(counters.frames_run);
+  tokens_.Follow(counters.tokens_run);
+  saves_dropped_.Follow(counters.saves_dropped);
+  cancelled_.Follow(counters.steps_cancelled);
+  bad_logits_.Follow(counters.bad_logits);
+  live_.Set(static_cast<double>(store.count(SessionPhase::kLive)));
+  idle_.Set(static_cast<double>(store.count(SessionPhase::kIdle)));
+  orphaned_.Set(static_cast<double>(store.count(SessionPhase::kOrphaned)));
+  bytes_.Set(static_cast<double>(store.bytes_used()));
+  bytes_max_.Set(static_cast<double>(store.limits().bytes_max));
+  streams_.Set(static_cast<double>(hop.streams()));
+  queued_.Set(static_cast<double>(hop.queued_frames()));
+  draining_.Set(hop.draining() ? 1 : 0);
+}
+
+void ShardMetrics::ObserveCompute(bool decode, absl::Duration time) {
+  (decode ? decode_seconds_ : prefill_seconds_).Observe(absl::ToDoubleSeconds(time));
+}
+
+void ShardMetrics::ObserveWait(absl::Duration time) {
+  wait_seconds_.Observe(absl::ToDoubleSeconds(time));
+}
+
+void ShardMetrics::ObserveDownstream(absl::Duration time) {
+  downstream_seconds_.Observe(absl::ToDoubleSeconds(time));
+}
+
+}  // namespace kvmesh::shard

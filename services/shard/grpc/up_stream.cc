@@ -1,0 +1,171 @@
+#include "services/shard/grpc/up_stream.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "common/rpc/forward_codec.h"
+#include "common/rpc/status_bridge.h"
+
+namespace kvmesh::shard {
+namespace {
+
+// Credits bound the answers that can wait; more means that frames are sent without reading what
+// they lead to.
+constexpr size_t kAnswersQueuedMax = 64;
+constexpr absl::Duration kStallMax = absl::Seconds(30);
+
+}  // namespace
+
+UpStream::UpStream(grpc::CallbackServerContext* context, ShardRuntime& runtime)
+    : context_(context),
+      runtime_(runtime),
+      timer_(runtime.metrics().metrics(), runtime.clock(), "Forward"),
+      waits_since_(runtime.clock().Now()) {}
+
+UpStream* UpStream::Accept(grpc::CallbackServerContext* context, ShardRuntime& runtime) {
+  std::shared_ptr<UpStream> stream(new UpStream(context, runtime));
+  stream->self_ = stream;
+  stream->id_ = runtime.Register(stream);
+  stream->StartRead(&stream->request_);
+  return stream.get();
+}
+
+void UpStream::OnReadDone(bool ok) {
+  if (!ok) {
+    // After Close the caller has nothing more to say; without it the call was cancelled or its link
+    // was lost.
+    if (!close_received_) Lost();
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (!writing_) waits_ = false;
+    if (status_.has_value()) return;
+  }
+  if (TakeFrame()) StartRead(&request_);
+}
+
+bool UpStream::TakeFrame() {
+  absl::StatusOr<forward::Frame> frame = rpc::DecodeFrame(std::move(request_));
+  absl::Status status = frame.status();
+  if (frame.ok() && !opened_ && !std::holds_alternative<forward::Open>(*frame)) {
+    status = absl::InvalidArgumentError("the first frame of a stream must be Open");
+  }
+  if (!status.ok()) {
+    if (opened_) runtime_.OnBadFrame(id_, status);
+    End(status);
+    return false;
+  }
+  if (const auto* open = std::get_if<forward::Open>(&*frame)) {
+    opened_ = true;
+    VLOG(1) << "session " << open->session.ToHex() << " trace " << open->traceparent
+            << ": stream opened, epoch " << static_cast<uint64_t>(open->epoch) << ", attempt "
+            << static_cast<uint64_t>(open->attempt);
+  }
+  close_received_ = close_received_ || std::holds_alternative<forward::Close>(*frame);
+  request_.Clear();
+  runtime_.OnFrame(id_, *std::move(frame));
+  bool lost = false;
+  {
+    MutexLock lock(&mutex_);
+    lost = lost_;
+  }
+  // The end may have overtaken the frame on another thread.
+  if (lost) runtime_.OnUpLost(id_);
+  return !lost;
+}
+
+void UpStream::Lost() {
+  {
+    MutexLock lock(&mutex_);
+    lost_ = true;
+  }
+  runtime_.OnUpLost(id_);
+  End(absl::CancelledError("the caller ended the stream without Close"));
+}
+
+void UpStream::OnCancel() {
+  Lost();
+}
+
+void UpStream::Send(forward::Answer answer) {
+  Next next = Next::kNothing;
+  bool cut = false;
+  {
+    MutexLock lock(&mutex_);
+    if (status_.has_value()) return;
+    queue_.push_back(rpc::EncodeAnswer(std::move(answer)));
+    cut = queue_.size() > kAnswersQueuedMax;
+    next = ChooseNext();
+  }
+  StartNext(next);
+  if (cut) context_->TryCancel();
+}
+
+void UpStream::End(const absl::Status& status) {
+  Next next = Next::kNothing;
+  {
+    MutexLock lock(&mutex_);
+    if (status_.has_value()) return;
+    status_ = rpc::ToGrpc(status);
+    next = ChooseNext();
+  }
+  StartNext(next);
+}
+
+void UpStream::CutIfStalled(MonoTime now) {
+  {
+    MutexLock lock(&mutex_);
+    if (!waits_ || now - waits_since_ < kStallMax) return;
+  }
+  context_->TryCancel();
+}
+
+UpStream::Next UpStream::ChooseNext() {
+  if (writing_ || finishing_) return Next::kNothing;
+  if (!queue_.empty()) {
+    writing_message_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    waits_ = true;
+    waits_since_ = runtime_.clock().Now();
+    return Next::kWrite;
+  }
+  if (!status_.has_value()) return Next::kNothing;
+  finishing_ = true;
+  return Next::kFinish;
+}
+
+void UpStream::StartNext(Next next) {
+  if (next == Next::kWrite) {
+    StartWrite(&writing_message_);
+  } else if (next == Next::kFinish) {
+    grpc::Status status;
+    {
+      MutexLock lock(&mutex_);
+      status = *status_;
+    }
+    timer_.Finish(rpc::CodeName(status.error_code()));
+    Finish(status);
+  }
+}
+
+void UpStream::OnWriteDone(bool ok) {
+  Next next = Next::kNothing;
+  {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    waits_ = false;
+    if (!ok) queue_.clear();
+    next = ChooseNext();
+  }
+  StartNext(next);
+}
+
+void UpStream::OnDone() {
+  runtime_.Unregister(id_);
+  self_.reset();
+}
+
+}  // namespace kvmesh::shard

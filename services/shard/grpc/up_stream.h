@@ -1,0 +1,65 @@
+// The server's side of one Forward call: frames in, answers out. One owner: itself, until OnDone.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "common/base/mutex.h"
+#include "kvmesh/v1/shard.grpc.pb.h"
+#include "services/shard/grpc/shard_runtime.h"
+
+namespace kvmesh::shard {
+
+class UpStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse> {
+ public:
+  // The reactor for gRPC. `runtime` outlives the call.
+  static UpStream* Accept(grpc::CallbackServerContext* context, ShardRuntime& runtime);
+
+  // Queues an answer. A caller that does not read is cut when too many wait.
+  void Send(forward::Answer answer);
+  // Ends the call after the queued answers; the first call counts.
+  void End(const absl::Status& status);
+  void CutIfStalled(MonoTime now);
+  std::chrono::system_clock::time_point deadline() const { return context_->deadline(); }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  UpStream(grpc::CallbackServerContext* context, ShardRuntime& runtime);
+  // Hands the frame that was read to the hop. False: the stream is over, nothing more is read.
+  bool TakeFrame();
+  void Lost();
+  // What gRPC is to do next, chosen under the lock and started outside it.
+  enum class Next { kNothing, kWrite, kFinish };
+  Next ChooseNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartNext(Next next);
+
+  grpc::CallbackServerContext* const context_;
+  ShardRuntime& runtime_;
+  metrics::RpcTimer timer_;
+  StreamId id_{0};
+  std::shared_ptr<UpStream> self_;
+  v1::ForwardRequest request_;
+  bool opened_ = false;          // only reads touch it
+  bool close_received_ = false;  // likewise
+
+  Mutex mutex_;
+  std::deque<v1::ForwardResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  v1::ForwardResponse writing_message_;  // owned by gRPC while writing_
+  bool lost_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
+  MonoTime waits_since_ ABSL_GUARDED_BY(mutex_);  // for the first frame, or for a write
+  bool waits_ ABSL_GUARDED_BY(mutex_) = true;
+};
+
+}  // namespace kvmesh::shard

@@ -1,0 +1,194 @@
+// kvmesh-shard: executes a range of a model's layers. Flags and wiring only.
+#include <glog/logging.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/cpu_count.h"
+#include "common/base/status_macros.h"
+#include "common/model/model.h"
+#include "common/rpc/process.h"
+#include "common/text/tokenizer.h"
+#include "services/shard/engine/torch_engine.h"
+#include "services/shard/grpc/memory_limit.h"
+#include "services/shard/grpc/shard_server.h"
+#include "services/shard/grpc/tokenizer_vocabulary.h"
+
+namespace kvmesh::shard {
+namespace {
+
+struct Flags {
+  rpc::ServiceFlags service;
+  std::string model;
+  std::string layers;
+  std::string stage;
+  std::string peers;
+  uint32_t threads = 0;
+  bool no_kv_cache = false;
+  uint32_t sessions_max = 8;
+  int ttl_seconds = 600;
+  int orphan_ttl_seconds = 30;
+  uint64_t bytes_max = UsableMemoryBytes() / 4;
+  int compute_stall_seconds = 60;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--model", flags.model, "Model to serve: a Hugging Face directory or a .gguf file")
+      ->required();
+  auto* layers = app.add_option("--layers", flags.layers,
+                                "Layers to execute, BEGIN:END (END excluded); default: all");
+  app.add_option("--stage", flags.stage,
+                 "The I-th (from 0) of N near-equal ranges of layers, I/N, in place of --layers")
+      ->excludes(layers);
+  app.add_option("--peers", flags.peers,
+                 "Shards that this one may call, separated by commas: HOST:PORT, or HOST for any "
+                 "port there; a name is looked up again and again. \"*\" allows any address. The "
+                 "shard with the last layer calls none");
+  app.add_option("--threads", flags.threads,
+                 "Compute threads; 0: as many as there are usable processors")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("--no-kv-cache", flags.no_kv_cache,
+               "Keep no session state: every route over this shard is stateless");
+  app.add_option("--kv-max-sessions", flags.sessions_max, "Most sessions held at a time")
+      ->envname("MESHNET_KV_MAX_SESSIONS")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--kv-ttl-seconds", flags.ttl_seconds,
+                 "Seconds that an idle session is kept without being used")
+      ->envname("MESHNET_KV_TTL_SECONDS")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 7 * 24 * 3600));
+  app.add_option("--kv-max-bytes", flags.bytes_max,
+                 "Most bytes of session state; default: a quarter of the memory this process may "
+                 "use")
+      ->envname("MESHNET_KV_MAX_BYTES")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--orphan-ttl-seconds", flags.orphan_ttl_seconds,
+                 "Seconds that a session whose stream was lost waits for a retry")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 3600));
+  app.add_option("--compute-stall-seconds", flags.compute_stall_seconds,
+                 "A frame that runs for longer makes health NOT_SERVING")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3600));
+}
+
+// InvalidArgument: not two numbers with `separator` between them.
+absl::StatusOr<std::pair<uint32_t, uint32_t>> ParsePair(const std::string& flag,
+                                                        const std::string& text, char separator) {
+  const std::vector<std::string> parts = absl::StrSplit(text, separator);
+  uint32_t first = 0;
+  uint32_t second = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &first) ||
+      !absl::SimpleAtoi(parts[1], &second)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": \"", text, "\" is not NUMBER", std::string(1, separator), "NUMBER"));
+  }
+  return std::make_pair(first, second);
+}
+
+absl::StatusOr<LayerRange> LayersOf(const Flags& flags, uint32_t layer_count) {
+  if (!flags.stage.empty()) {
+    KVMESH_ASSIGN_OR_RETURN(const auto stage, ParsePair("--stage", flags.stage, '/'));
+    return model::StageRange(stage.first, stage.second, layer_count);
+  }
+  if (flags.layers.empty()) return LayerRange{.begin = 0, .end = layer_count};
+  KVMESH_ASSIGN_OR_RETURN(const auto layers, ParsePair("--layers", flags.layers, ':'));
+  if (layers.first >= layers.second || layers.second > layer_count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--layers: ", flags.layers, " is not a range of the model's ", layer_count, " layers"));
+  }
+  return LayerRange{.begin = layers.first, .end = layers.second};
+}
+
+ShardServerOptions OptionsFrom(const Flags& flags) {
+  ShardServerOptions options;
+  options.server = rpc::ServerOptionsFrom(flags.service);
+  for (absl::string_view name : absl::StrSplit(flags.peers, ',', absl::SkipWhitespace())) {
+    options.peers.emplace_back(absl::StripAsciiWhitespace(name));
+  }
+  options.caching = !flags.no_kv_cache;
+  options.sessions_max = flags.sessions_max;
+  options.bytes_max = flags.bytes_max;
+  options.ttl = absl::Seconds(flags.ttl_seconds);
+  options.orphan_ttl = absl::Seconds(flags.orphan_ttl_seconds);
+  options.compute_stall = absl::Seconds(flags.compute_stall_seconds);
+  options.threads = flags.threads == 0 ? UsableCpuCount() : flags.threads;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
+                                                         const model::Model& model,
+                                                         const Clock& clock) {
+  KVMESH_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(flags, model.config().layer_count));
+  const ShardServerOptions options = OptionsFrom(flags);
+  KVMESH_ASSIGN_OR_RETURN(const model::ModelDigests digests, model.Digests(layers));
+  std::unique_ptr<const text::Tokenizer> tokenizer;
+  if (layers.end == model.config().layer_count) {
+    KVMESH_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::FromModel(flags.model));
+  }
+  KVMESH_ASSIGN_OR_RETURN(
+      std::unique_ptr<Engine> engine,
+      MakeTorchEngine(model, layers,
+                      {.threads = options.threads, .disable_kv_cache = flags.no_kv_cache}));
+  LOG(INFO) << "model " << flags.model << ", layers " << layers.begin << ":" << layers.end << " of "
+            << model.config().layer_count << ", " << engine->info().quant << ", numerics "
+            << engine->info().numerics_id << ", " << options.threads << " threads, at most "
+            << options.sessions_max << " sessions and " << options.bytes_max << " bytes of state";
+  return ShardServer::Start(
+      options, clock, std::move(engine),
+      std::make_unique<TokenizerVocabulary>(std::move(tokenizer), model.config().eos_token_ids),
+      digests);
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "kvmesh-shard: %s\n", std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? rpc::kExitUsage : rpc::kExitFailed;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Executes layers of a language model and keeps the sessions' cache of those layers",
+               "kvmesh-shard");
+  AddFlags(app, flags);
+  rpc::AddServiceFlags(app, flags.service);
+  if (const auto code = rpc::ParseFlags(app, argc, argv, &flags.service); code.has_value()) {
+    return *code;
+  }
+  rpc::InitProcess("kvmesh-shard", flags.service.log_level);
+  const MonotonicClock clock;
+  auto model = model::Model::Open(flags.model);
+  if (!model.ok()) return Fail(model.status());
+  auto shard = StartServer(flags, **model, clock);
+  if (!shard.ok()) return Fail(shard.status());
+  const absl::Status ready =
+      rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*shard)->server());
+  if (!ready.ok()) return Fail(ready);
+  LOG(INFO) << "serving on port " << (*shard)->port() << " as instance "
+            << (*shard)->instance().ToHex();
+  LOG(INFO) << "signal " << rpc::WaitForTermination() << ": draining";
+  (*shard)->Drain();
+  const absl::Duration grace = absl::Seconds(flags.service.drain_seconds);
+  if (!(*shard)->WaitUntilQuiet(grace)) {
+    LOG(WARNING) << "streams are still open after " << grace << "; they are cut";
+  }
+  (*shard)->Shutdown(absl::Seconds(1));
+  LOG(INFO) << "bye";
+  return rpc::kExitDone;
+}
+
+}  // namespace
+}  // namespace kvmesh::shard
+
+int main(int argc, char** argv) {
+  return kvmesh::shard::Main(argc, argv);
+}

@@ -99,6 +99,7 @@ struct DropSession {
   SessionEpoch epoch{0};
 };
 enum class EventKind { kCacheMiss, kReprefill, kReplan, kLinkRetry, kRefused, kWatchdog };
+absl::string_view EventName(EventKind kind);
 struct Event {  // for metrics and logs
   EventKind kind = EventKind::kCacheMiss;
   std::string detail;  // of kCacheMiss: the cause

@@ -57,6 +57,24 @@ uint64_t SplitMix64(uint64_t* state) {  // Vigna's splitmix64
 
 }  // namespace
 
+absl::string_view EventName(EventKind kind) {
+  switch (kind) {
+    case EventKind::kCacheMiss:
+      return "cache miss";
+    case EventKind::kReprefill:
+      return "re-prefill";
+    case EventKind::kReplan:
+      return "new route";
+    case EventKind::kLinkRetry:
+      return "link retry";
+    case EventKind::kRefused:
+      return "no room";
+    case EventKind::kWatchdog:
+      return "watchdog";
+  }
+  return "unknown";
+}
+
 void Generation::AskRoute(MonoTime now) {
   ask_route_at_ = absl::InfiniteDuration();
   route_asked_ = true;

@@ -1,0 +1,76 @@
+#include "services/router/grpc/router_metrics.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+namespace kvmesh::router {
+namespace {
+
+// The causes a shard may name; labels must stay few, whatever the wire says.
+constexpr absl::string_view kMissCauses[] = {"unknown_session", "evicted_lru",    "evicted_bytes",
+                                             "evicted_ttl",     "evicted_orphan", "poisoned",
+                                             "epoch",           "layers",         "held",
+                                             "digest",          "step",           "no_stored_row",
+                                             "caching_disabled"};
+
+}  // namespace
+
+RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
+    : all(metrics),
+      time_to_first_token(all.Histogram("time_to_first_token_seconds",
+                                        "From the request to its first token",
+                                        metrics::LatencyBuckets())),
+      time_per_output_token(all.Histogram("time_per_output_token_seconds",
+                                          "Between two tokens of one generation",
+                                          metrics::LatencyBuckets())),
+      queued(all.Histogram("queued_seconds", "From the request to its admission",
+                           metrics::LatencyBuckets())),
+      running(all.Gauge("generations_running", "Generations admitted and not ended")),
+      queue_depth(all.Gauge("queue_depth",
+                            "Generations that wait: for admission, or for room at "
+                            "the shards")),
+      shards_seen(all.Gauge("shards_seen", "Shards whose Watch stream lives")),
+      route_ready(all.Gauge("route_ready", "1 when a route covers all layers")),
+      prompt_tokens(all.Counter("prompt_tokens_total", "Tokens of admitted prompts")),
+      output_tokens(all.Counter("output_tokens_total", "Tokens generated")),
+      reprefills(all.Counter("reprefills_total", "Prefills beyond the first of a generation")),
+      replans(all.Counter("replans_total", "Routes given up in mid-generation")),
+      link_retries(all.Counter("link_retries_total",
+                               "Steps sent again on the same route after a broken stream")),
+      refusals(all.Counter("refusals_total",
+                           "Streams that shards refused for want of room; tried again")),
+      watchdog_probes(all.Counter("watchdog_probes_total",
+                                  "Steps without an answer for so long that the hops were asked")) {
+}
+
+void RouterMetrics::Count(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kCacheMiss: {
+      const bool known = std::find(std::begin(kMissCauses), std::end(kMissCauses), event.detail) !=
+                         std::end(kMissCauses);
+      return all
+          .Counter("cache_misses_total", "Cache misses that shards reported, by cause",
+                   {{"cause", known ? event.detail : "other"}})
+          .Increment();
+    }
+    case EventKind::kReprefill:
+      return reprefills.Increment();
+    case EventKind::kReplan:
+      return replans.Increment();
+    case EventKind::kLinkRetry:
+      return link_retries.Increment();
+    case EventKind::kRefused:
+      return refusals.Increment();
+    case EventKind::kWatchdog:
+      return watchdog_probes.Increment();
+  }
+}
+
+void RouterMetrics::CountGeneration(absl::string_view result) {
+  all.Counter("generations_total", "Generations ended, by finish reason or status code",
+              {{"result", std::string(result)}})
+      .Increment();
+}
+
+}  // namespace kvmesh::router

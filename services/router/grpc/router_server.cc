@@ -1,0 +1,94 @@
+#include "services/router/grpc/router_server.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+namespace kvmesh::router {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(10);
+constexpr size_t kWorkThreads = 2;
+constexpr size_t kWorkQueueMax = 1024;
+constexpr char kServiceName[] = "kvmesh.v1.RouterService";
+
+}  // namespace
+
+RouterServer::RouterServer(const RouterOptions& options, RouterModel model, const Clock& clock)
+    : model_(std::move(model)),
+      discovery_(options.discovery, clock),
+      registry_(options.registry, discovery_, model_.identity, clock, router_metrics_),
+      pool_(kWorkThreads, kWorkQueueMax),
+      service_({.model = model_,
+                .clock = clock,
+                .shards = discovery_,
+                .registry = registry_,
+                .metrics = router_metrics_,
+                .pool = pool_,
+                .generation_time_max = options.generation_time_max,
+                .generations_max = options.registry.generations_max,
+                .on_drain = [this] { BeginDrain(); }}) {}
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options,
+                                                                  RouterModel model,
+                                                                  const Clock& clock) {
+  std::unique_ptr<RouterServer> router(new RouterServer(options, std::move(model), clock));
+  absl::StatusOr<std::unique_ptr<rpc::RpcServer>> server =
+      rpc::RpcServer::Start(options.server, {{kServiceName, &router->service_}}, router->metrics_);
+  if (!server.ok()) return server.status();
+  router->server_ = *std::move(server);
+  router->ticker_ = std::thread([raw = router.get()] { raw->TickLoop(); });
+  return router;
+}
+
+RouterServer::~RouterServer() {
+  if (server_ != nullptr) Drain(absl::ZeroDuration());
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  if (ticker_.joinable()) ticker_.join();
+}
+
+void RouterServer::TickLoop() {
+  for (;;) {
+    discovery_.Tick();
+    if (discovery_.TakeChanged()) {
+      UpdateReadiness();
+      registry_.OnShardsChanged();
+    }
+    registry_.Tick();
+    MutexLock lock(&mutex_);
+    if (stopping_) return;
+    wake_.WaitFor(&mutex_, kTick);
+    if (stopping_) return;
+  }
+}
+
+// Health says SERVING while a generation that came now would find a route.
+void RouterServer::UpdateReadiness() {
+  const std::vector<ShardFacts> facts = discovery_.Facts();
+  const absl::StatusOr<RoutePlan> route = PlanRoute(facts, model_.identity, {});
+  router_metrics_.shards_seen.Set(static_cast<double>(facts.size()));
+  router_metrics_.route_ready.Set(route.ok() ? 1 : 0);
+  if (route.ok()) {
+    LOG(INFO) << "a route of " << route->hops.size() << " shards covers all layers";
+  } else {
+    LOG(WARNING) << "no route: " << route.status().message();
+  }
+  server_->SetServing(route.ok() && !registry_.counts().draining);
+}
+
+void RouterServer::BeginDrain() {
+  registry_.Drain();
+  server_->SetServing(false);
+}
+
+void RouterServer::Drain(absl::Duration grace) {
+  BeginDrain();
+  registry_.AwaitDrained(grace);
+  server_->Shutdown(absl::Seconds(1));
+}
+
+}  // namespace kvmesh::router

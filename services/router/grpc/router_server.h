@@ -1,0 +1,67 @@
+// A whole router in one object, as main.cc and tests run it. Order of calls: Start, then Drain,
+// then destruction. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "services/router/grpc/discovery.h"
+#include "services/router/grpc/generation_registry.h"
+#include "services/router/grpc/router_metrics.h"
+#include "services/router/grpc/router_model.h"
+#include "services/router/grpc/router_service.h"
+#include "services/router/grpc/work_pool.h"
+
+namespace kvmesh::router {
+
+struct RouterOptions {
+  rpc::ServerOptions server;
+  DiscoveryOptions discovery;
+  RegistryOptions registry;
+  absl::Duration generation_time_max = absl::Hours(1);
+};
+
+class RouterServer {
+ public:
+  // `clock` must outlive it. Unavailable: an address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options,
+                                                             RouterModel model, const Clock& clock);
+  ~RouterServer();
+
+  // Refuses new generations, waits at most `grace` for the running ones, cancels the rest and stops
+  // serving. Idempotent.
+  void Drain(absl::Duration grace);
+
+  int port() const { return server_->port(); }
+  const rpc::RpcServer& server() const { return *server_; }
+  const metrics::Metrics& metrics() const { return metrics_; }
+  Discovery& discovery() { return discovery_; }
+
+ private:
+  RouterServer(const RouterOptions& options, RouterModel model, const Clock& clock);
+  void TickLoop();
+  void UpdateReadiness();
+  void BeginDrain();
+
+  const RouterModel model_;
+  metrics::Metrics metrics_{"router"};
+  RouterMetrics router_metrics_{metrics_};
+  Discovery discovery_;
+  GenerationRegistry registry_;
+  WorkPool pool_;
+  RouterService service_;
+  std::unique_ptr<rpc::RpcServer> server_;
+
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread ticker_;
+};
+
+}  // namespace kvmesh::router

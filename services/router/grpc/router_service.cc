@@ -1,0 +1,248 @@
+#include "services/router/grpc/router_service.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error_info.h"
+#include "common/base/limits.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status_bridge.h"
+#include "common/text/detokenizer.h"
+#include "services/router/core/piece_index.h"
+#include "services/router/grpc/answer_reactor.h"
+#include "services/router/grpc/status_report.h"
+
+namespace kvmesh::router {
+namespace {
+
+constexpr uint32_t kListPageDefault = 100;
+constexpr size_t kTraceparentBytes = 55;  // W3C Trace Context, version 00
+
+absl::Status Busy() {
+  return WithRetryDelay(
+      WithErrorInfo(absl::ResourceExhaustedError("too many requests wait for the tokenizer"),
+                    {.reason = std::string(reason::kQueueFull)}),
+      absl::Seconds(1));
+}
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  RandomBytes(reinterpret_cast<uint8_t*>(&seed), sizeof(seed));
+  return seed;
+}
+
+}  // namespace
+
+RouterService::RouterService(Parts parts) : parts_(std::move(parts)) {}
+
+RouterService::~RouterService() = default;
+
+RouterService::CallContext RouterService::ContextOf(grpc::CallbackServerContext* context) const {
+  const absl::Duration left =
+      std::min(absl::FromChrono(context->deadline()) - absl::Now(), parts_.generation_time_max);
+  CallContext result{.deadline = parts_.clock.Now() + left, .traceparent = ""};
+  const auto trace = context->client_metadata().find("traceparent");
+  if (trace != context->client_metadata().end() && trace->second.size() == kTraceparentBytes) {
+    result.traceparent.assign(trace->second.data(), trace->second.size());
+  }
+  return result;
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* RouterService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  auto* reactor = new AnswerReactor<v1::GenerateResponse>(parts_.clock, parts_.metrics, "Generate");
+  // A cancelled call may end, and its request with it, before the work has begun: it takes a copy.
+  const bool accepted = parts_.pool.Submit(
+      [this, call = reactor->call(), context = ContextOf(context), request = *request] {
+        Run(call, context, PromptIds(parts_.model, request), request.options());
+      });
+  if (!accepted) reactor->call()->Fail(Busy());
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::ChatResponse>* RouterService::Chat(
+    grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
+  auto* reactor = new AnswerReactor<v1::ChatResponse>(parts_.clock, parts_.metrics, "Chat");
+  const bool accepted = parts_.pool.Submit(
+      [this, call = reactor->call(), context = ContextOf(context), request = *request] {
+        absl::StatusOr<RenderedChat> chat =
+            router::RenderChat(parts_.model, request.input(), absl::Now());
+        Run(call, context,
+            chat.ok() ? absl::StatusOr<std::vector<uint32_t>>(std::move(chat->ids)) : chat.status(),
+            request.options());
+      });
+  if (!accepted) reactor->call()->Fail(Busy());
+  return reactor;
+}
+
+void RouterService::Run(const std::shared_ptr<GenerationCall>& call, const CallContext& context,
+                        absl::StatusOr<std::vector<uint32_t>> prompt,
+                        const v1::GenerationOptions& options) {
+  if (!prompt.ok()) return call->Fail(prompt.status());
+  absl::StatusOr<PreparedRequest> request =
+      Prepare(parts_.model, ContextLength(), *std::move(prompt), options, RandomSeed());
+  if (!request.ok()) return call->Fail(request.status());
+  request->spec.session = RandomId<SessionId>();
+  request->spec.deadline = context.deadline;
+  request->spec.traceparent = context.traceparent;
+  request->spec.jitter_seed = RandomSeed();
+  call->Begin(*request, *parts_.model.tokenizer);
+  absl::StatusOr<std::shared_ptr<GenerationDriver>> driver =
+      parts_.registry.Enter(std::move(request->spec), call, MakeRetokenizer());
+  if (!driver.ok()) return call->Fail(driver.status());
+  call->Bind(*std::move(driver));
+}
+
+uint32_t RouterService::ContextLength() const {
+  uint32_t length = parts_.model.context_length;
+  for (const ShardFacts& shard : parts_.shards.Facts()) {
+    if (WhyUnusable(shard, parts_.model.identity).empty() && shard.context_length > 0) {
+      length = std::min(length, shard.context_length);
+    }
+  }
+  return length;
+}
+
+// The index of a whole vocabulary is made when a tail first needs it: hardly ever.
+Retokenizer RouterService::MakeRetokenizer() {
+  return [this](absl::Span<const std::string> pieces) {
+    std::call_once(pieces_once_,
+                   [this] { pieces_ = std::make_unique<PieceIndex>(*parts_.model.tokenizer); });
+    return pieces_->Ids(pieces);
+  };
+}
+
+// Runs `work`, which fills the response, here or (long work) in the pool, and ends the call with
+// its status.
+template <typename Work>
+grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* context,
+                                               absl::string_view rpc, bool long_work, Work work) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto finish = [reactor, timer = metrics::RpcTimer(parts_.metrics.all, parts_.clock, rpc)](
+                          const absl::Status& status) mutable {
+    const grpc::Status result = rpc::ToGrpc(status);
+    timer.Finish(rpc::CodeName(result.error_code()));
+    reactor->Finish(result);
+  };
+  auto run = [work = std::move(work), finish]() mutable { finish(work()); };
+  if (!long_work) {
+    run();
+  } else if (!parts_.pool.Submit(run)) {
+    auto refuse = finish;
+    refuse(Busy());
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RouterService::Tokenize(grpc::CallbackServerContext* context,
+                                                  const v1::TokenizeRequest* request,
+                                                  v1::TokenizeResponse* response) {
+  return Unary(context, "Tokenize", true, [this, request, response]() -> absl::Status {
+    v1::GenerateRequest prompt;
+    prompt.set_text(request->text());
+    prompt.set_add_special_tokens(request->add_special_tokens());
+    prompt.set_plain_text(request->plain_text());
+    KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, PromptIds(parts_.model, prompt));
+    for (const uint32_t id : ids) {
+      const absl::string_view piece = parts_.model.tokenizer->TokenBytes(id);
+      response->add_ids(id);
+      response->add_pieces(piece.data(), piece.size());
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::Detokenize(grpc::CallbackServerContext* context,
+                                                    const v1::DetokenizeRequest* request,
+                                                    v1::DetokenizeResponse* response) {
+  return Unary(context, "Detokenize", true, [this, request, response]() -> absl::Status {
+    v1::GenerateRequest ids;
+    *ids.mutable_token_ids()->mutable_ids() = request->ids();
+    KVMESH_RETURN_IF_ERROR(PromptIds(parts_.model, ids).status());
+    const text::Tokenizer& tokenizer = *parts_.model.tokenizer;
+    std::string bytes;
+    for (const uint32_t id : request->ids()) {
+      if (request->skip_special_tokens() && tokenizer.IsControl(id)) continue;
+      const absl::string_view piece = tokenizer.TokenBytes(id);
+      bytes.append(piece.data(), piece.size());
+    }
+    text::Utf8Stream utf8;
+    response->set_text(utf8.Push(bytes));
+    response->mutable_text()->append(utf8.Flush());
+    response->set_text_bytes(std::move(bytes));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::RenderChat(grpc::CallbackServerContext* context,
+                                                    const v1::RenderChatRequest* request,
+                                                    v1::RenderChatResponse* response) {
+  return Unary(context, "RenderChat", true, [this, request, response]() -> absl::Status {
+    KVMESH_ASSIGN_OR_RETURN(RenderedChat chat,
+                            router::RenderChat(parts_.model, request->input(), absl::Now()));
+    response->mutable_ids()->Add(chat.ids.begin(), chat.ids.end());
+    response->set_text(std::move(chat.text));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::GetStatus(grpc::CallbackServerContext* context,
+                                                   const v1::GetStatusRequest*,
+                                                   v1::GetStatusResponse* response) {
+  return Unary(context, "GetStatus", false, [this, response] {
+    const GenerationRegistry::Counts counts = parts_.registry.counts();
+    response->set_generations_running(static_cast<uint32_t>(counts.running));
+    response->set_generations_queued(static_cast<uint32_t>(counts.queued));
+    response->set_generations_max(parts_.generations_max);
+    response->set_draining(counts.draining);
+    response->set_context_length(ContextLength());
+    ReportShards(parts_.shards.Views(), parts_.shards.Facts(), parts_.model.identity, response);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::ListGenerations(grpc::CallbackServerContext* context,
+                                                         const v1::ListGenerationsRequest* request,
+                                                         v1::ListGenerationsResponse* response) {
+  return Unary(context, "ListGenerations", false, [this, request, response]() -> absl::Status {
+    if (request->page_size() > limits::kListPageMax) {
+      return absl::InvalidArgumentError(absl::StrCat("page_size is ", request->page_size(),
+                                                     "; at most ", limits::kListPageMax,
+                                                     " is allowed"));
+    }
+    std::optional<SessionId> after;
+    if (!request->page_token().empty()) {
+      KVMESH_ASSIGN_OR_RETURN(after, SessionId::FromHex(request->page_token(), "page_token"));
+    }
+    const uint32_t size = request->page_size() == 0 ? kListPageDefault : request->page_size();
+    const std::vector<GenerationDriver::Info> infos = parts_.registry.List(after, size + 1);
+    for (size_t i = 0; i < std::min<size_t>(infos.size(), size); ++i) {
+      ReportGeneration(infos[i], response->add_generations());
+    }
+    if (infos.size() > size) response->set_next_page_token(infos[size - 1].session.ToHex());
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::CancelGeneration(
+    grpc::CallbackServerContext* context, const v1::CancelGenerationRequest* request,
+    v1::CancelGenerationResponse*) {
+  return Unary(context, "CancelGeneration", false, [this, request]() -> absl::Status {
+    KVMESH_ASSIGN_OR_RETURN(const SessionId session,
+                            SessionId::FromHex(request->generation_id(), "generation_id"));
+    return parts_.registry.Cancel(session);
+  });
+}
+
+grpc::ServerUnaryReactor* RouterService::Drain(grpc::CallbackServerContext* context,
+                                               const v1::RouterServiceDrainRequest*,
+                                               v1::RouterServiceDrainResponse*) {
+  return Unary(context, "Drain", false, [this] {
+    parts_.on_drain();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace kvmesh::router

@@ -1,0 +1,123 @@
+// kvmesh-router: the clients' front door. Flags and wiring only.
+#include <glog/logging.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
+#include "common/rpc/process.h"
+#include "services/router/grpc/router_server.h"
+
+namespace kvmesh::router {
+namespace {
+
+struct Flags {
+  rpc::ServiceFlags service;
+  std::string model;
+  std::string shards;
+  uint32_t generations_max = 64;
+  uint32_t queue_max = 256;
+  int generation_seconds_max = 3600;
+  int resolve_ms = 2000;
+  int heartbeat_ms = 2000;
+  int step_watchdog_ms = 5000;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--model", flags.model,
+                 "Model whose tokenizer, chat template and configuration to use: a Hugging Face "
+                 "directory or a .gguf file; weights are not read")
+      ->required();
+  app.add_option("--shards", flags.shards,
+                 "Shards to use: host:port, separated by commas; a name may stand for several "
+                 "addresses and is looked up again and again")
+      ->required();
+  app.add_option("--generations-max", flags.generations_max,
+                 "Generations that run at the same time; more are queued")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--queue-max", flags.queue_max,
+                 "Generations that may wait for a place; more are refused")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--generation-seconds-max", flags.generation_seconds_max,
+                 "Longest time of one generation; also the deadline of calls without one")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 7 * 24 * 3600));
+  app.add_option("--resolve-ms", flags.resolve_ms,
+                 "Milliseconds between two look-ups of the names of --shards")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 600000));
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms,
+                 "Milliseconds between the heartbeats asked of shards; three missing ones mean "
+                 "that a shard is gone")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 60000));
+  app.add_option("--step-watchdog-ms", flags.step_watchdog_ms,
+                 "Milliseconds without an answer, and at least 20 times the usual step, after "
+                 "which every shard of a route is asked whether it lives")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 600000));
+}
+
+absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
+  RouterOptions options;
+  options.server = rpc::ServerOptionsFrom(flags.service);
+  for (absl::string_view name : absl::StrSplit(flags.shards, ',', absl::SkipWhitespace())) {
+    options.discovery.names.emplace_back(absl::StripAsciiWhitespace(name));
+  }
+  if (options.discovery.names.empty()) return absl::InvalidArgumentError("--shards names no shard");
+  options.discovery.resolve_interval = absl::Milliseconds(flags.resolve_ms);
+  options.discovery.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
+  options.registry.generations_max = flags.generations_max;
+  options.registry.queue_max = flags.queue_max;
+  options.registry.limits.step_watchdog_min = absl::Milliseconds(flags.step_watchdog_ms);
+  options.generation_time_max = absl::Seconds(flags.generation_seconds_max);
+  return options;
+}
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "kvmesh-router: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{
+      "The front door of a kvmesh: takes prompts and chats, finds a route over the "
+      "shards, streams the answers.",
+      "kvmesh-router"};
+  AddFlags(app, flags);
+  rpc::AddServiceFlags(app, flags.service);
+  if (const std::optional<int> code = rpc::ParseFlags(app, argc, argv, &flags.service)) {
+    return *code;
+  }
+  rpc::InitProcess(argv[0], flags.service.log_level);
+
+  const absl::StatusOr<RouterOptions> options = OptionsFrom(flags);
+  if (!options.ok()) return Fail(options.status(), rpc::kExitUsage);
+  absl::StatusOr<RouterModel> model = LoadRouterModel(flags.model);
+  if (!model.ok()) return Fail(model.status(), rpc::kExitFailed);
+  const MonotonicClock clock;
+  absl::StatusOr<std::unique_ptr<RouterServer>> router =
+      RouterServer::Start(*options, *std::move(model), clock);
+  if (!router.ok()) return Fail(router.status(), rpc::kExitFailed);
+  const absl::Status ready =
+      rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*router)->server());
+  if (!ready.ok()) return Fail(ready, rpc::kExitFailed);
+  LOG(INFO) << "listening on port " << (*router)->port();
+
+  rpc::WaitForTermination();
+  LOG(INFO) << "draining";
+  (*router)->Drain(absl::Seconds(flags.service.drain_seconds));
+  return rpc::kExitDone;
+}
+
+}  // namespace
+}  // namespace kvmesh::router
+
+int main(int argc, char** argv) {
+  return kvmesh::router::Main(argc, argv);
+}

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -130,14 +129,7 @@ void DecoderLayer::RotateAndKeep(ComputeContext& context, LayerScratch& scratch,
     AddBias(v_bias_, value);
     RotateHeads(rows[row].cos_sin, rope_half_, heads_, head_dim_, query);
     RotateHeads(rows[row].cos_sin, rope_half_, kv_heads_, head_dim_, key);
-    const KeyValueState& state = *rows[row].state;
-    float* kept_key = state.key(rows[row].position);
-    float* kept_value = state.value(rows[row].position);
-    for (size_t head = 0; head < kv_heads_; ++head) {
-      const size_t to = head * state.head_stride();
-      std::memcpy(kept_key + to, key + head * head_dim_, head_dim_ * sizeof(float));
-      std::memcpy(kept_value + to, value + head * head_dim_, head_dim_ * sizeof(float));
-    }
+    rows[row].state->Put(rows[row].position, key, value);
   });
 }
 
@@ -152,12 +144,10 @@ void DecoderLayer::Attend(ComputeContext& context, LayerScratch& scratch,
     std::vector<float>& scores = scratch.scores[worker];
     Grow(scores, (tokens / KeyValueState::kBlockTokens + 1) * KeyValueState::kBlockTokens);
     const size_t offset = task / heads_ * q_.rows() + head * head_dim_;
-    const size_t stride = row.state->head_stride();
     context.kernels.attend({.query = scratch.query.data() + offset,
                             .blocks = row.state->blocks(),
-                            .block_tokens = KeyValueState::kBlockTokens,
-                            .key_offset = head / group * stride,
-                            .value_offset = (kv_heads_ + head / group) * stride,
+                            .key_offset = row.state->key_offset(head / group),
+                            .value_offset = row.state->value_offset(head / group),
                             .tokens = tokens,
                             .head_dim = head_dim_,
                             .scale = scale,

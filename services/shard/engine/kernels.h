@@ -9,22 +9,26 @@
 
 namespace kvmesh::shard {
 
-// One query row of one head against keys and values that lie in blocks of tokens.
+// Tokens of one block of keys and values.
+inline constexpr size_t kAttentionBlock = 64;
+
+// One query row of one head against keys and values that lie in blocks. Keys lie with the token
+// innermost, so that one vector holds the scores of neighbouring tokens.
 struct AttentionHead {
   const float* query;          // [head_dim]
-  const float* const* blocks;  // [ceil(tokens / block_tokens)]
-  size_t block_tokens;
-  size_t key_offset;    // from a block's start to its keys of this head: [block_tokens, head_dim]
-  size_t value_offset;  // likewise its values
+  const float* const* blocks;  // [ceil(tokens / kAttentionBlock)]
+  size_t key_offset;  // from a block's start to the keys of this head: [head_dim, kAttentionBlock]
+  size_t value_offset;  // to its values: [kAttentionBlock, head_dim]
   size_t tokens;        // attended, from position 0; at least 1
   size_t head_dim;
   float scale;    // of the scores
-  float* scores;  // scratch, [tokens rounded up to 16]
+  float* scores;  // scratch, [tokens rounded up to kAttentionBlock]
   float* out;     // [head_dim]
 };
 
 struct Kernels {
-  // out[r * out_stride] = dot(weights, x + r * x_stride), n elements each.
+  // out[r * out_stride] = dot(weights, x + r * x_stride), n elements each. The same bits for a row
+  // among others as for the row alone.
   void (*dot_rows)(const float* weights, size_t n, const float* x, size_t rows, size_t x_stride,
                    float* out, size_t out_stride);
   void (*attend)(const AttentionHead& head);

@@ -1,5 +1,7 @@
 #include "services/shard/engine/key_value_state.h"
 
+#include <cstring>
+
 namespace kvmesh::shard {
 
 void KeyValueState::Reserve(uint64_t tokens) {
@@ -12,6 +14,17 @@ void KeyValueState::Reserve(uint64_t tokens) {
   while (blocks_.size() < wanted) {
     blocks_.push_back(std::make_shared<float[]>(BlockFloats()));
     block_starts_.push_back(blocks_.back().get());
+  }
+}
+
+void KeyValueState::Put(uint64_t position, const float* key, const float* value) {
+  float* block = block_starts_[position / kBlockTokens];
+  const size_t token = position % kBlockTokens;
+  for (size_t head = 0; head < kv_heads_; ++head) {
+    float* keys = block + key_offset(head) + token;
+    for (size_t i = 0; i < head_dim_; ++i) keys[i * kBlockTokens] = key[head * head_dim_ + i];
+    std::memcpy(block + value_offset(head) + token * head_dim_, value + head * head_dim_,
+                head_dim_ * sizeof(float));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "services/shard/core/layer_state.h"
+#include "services/shard/engine/kernels.h"
 
 namespace kvmesh::shard {
 
@@ -16,7 +17,7 @@ namespace kvmesh::shard {
 // already.
 class KeyValueState final : public LayerState {
  public:
-  static constexpr size_t kBlockTokens = 64;
+  static constexpr size_t kBlockTokens = kAttentionBlock;
 
   KeyValueState(uint32_t kv_heads, uint32_t head_dim) : kv_heads_(kv_heads), head_dim_(head_dim) {}
 
@@ -30,17 +31,16 @@ class KeyValueState final : public LayerState {
   // blocks.
   void Reserve(uint64_t tokens);
 
-  // Where the key of `position`, head 0, goes; the other heads follow at head_stride().
-  float* key(uint64_t position) const {
-    return block_starts_[position / kBlockTokens] + position % kBlockTokens * head_dim_;
-  }
-  float* value(uint64_t position) const { return key(position) + kv_heads_ * head_stride(); }
-  size_t head_stride() const { return kBlockTokens * head_dim_; }
+  // Writes the key and the value of `position`, which has room: [kv_heads, head_dim] each.
+  void Put(uint64_t position, const float* key, const float* value);
 
+  // From a block's start to the keys, and the values, of one head.
+  size_t key_offset(size_t kv_head) const { return kv_head * kBlockTokens * head_dim_; }
+  size_t value_offset(size_t kv_head) const { return key_offset(kv_heads_ + kv_head); }
   const float* const* blocks() const { return block_starts_.data(); }
 
  private:
-  size_t BlockFloats() const { return 2 * kv_heads_ * head_stride(); }
+  size_t BlockFloats() const { return key_offset(2 * kv_heads_); }
 
   size_t kv_heads_;
   size_t head_dim_;

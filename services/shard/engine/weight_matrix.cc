@@ -9,7 +9,7 @@ namespace {
 
 // Up to so many rows, widening a weight row once and dotting it with each is faster than a library
 // product.
-constexpr size_t kDotRowsMax = 8;
+constexpr size_t kDotRowsMax = 16;
 constexpr size_t kDotTaskRows = 32;  // weight rows of one task
 constexpr size_t kGemmTaskRows =
     64;  // of a tile: small enough for the second-level cache, and for sharing out

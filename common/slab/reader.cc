@@ -26,22 +26,27 @@ absl::Status MemorySource::ReadAt(uint64_t offset, absl::Span<char> out) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SlabReader> SlabReader::Open(const ByteSource& source) {
+absl::StatusOr<Envelope> ReadEnvelope(const ByteSource& source) {
   const uint64_t size = source.size();
-  KVMESH_ASSIGN_OR_RETURN(const std::string head_bytes,
-                          Read(source, 0, std::min(size, kHeadBytes)));
-  KVMESH_ASSIGN_OR_RETURN(const Head head, ParseHead(head_bytes, size));
-  // The file has a place for all of these: ParseHead compared the lengths with its size.
-  KVMESH_ASSIGN_OR_RETURN(const std::string tlvs, Read(source, kHeadBytes, head.meta_bytes));
-  KVMESH_ASSIGN_OR_RETURN(SlabMeta meta, ParseMeta(head, tlvs));
-  const uint64_t padding_at = kHeadBytes + head.meta_bytes;
-  KVMESH_ASSIGN_OR_RETURN(const std::string padding,
-                          Read(source, padding_at, meta.payload_offset() - padding_at));
-  KVMESH_RETURN_IF_ERROR(CheckPadding(padding));
-  KVMESH_ASSIGN_OR_RETURN(const std::string trailer,
-                          Read(source, size - kTrailerBytes, kTrailerBytes));
-  KVMESH_RETURN_IF_ERROR(CheckTrailer(head_bytes, trailer, meta));
-  return SlabReader(source, std::move(meta));
+  Envelope envelope;
+  KVMESH_ASSIGN_OR_RETURN(envelope.head, Read(source, 0, std::min(size, kHeadBytes)));
+  KVMESH_ASSIGN_OR_RETURN(const Head head, ParseHead(envelope.head, size));
+  // The file has a place for what follows: ParseHead compared the lengths with its size.
+  envelope.head.resize(AlignUp(kHeadBytes + head.meta_bytes));
+  KVMESH_RETURN_IF_ERROR(
+      source.ReadAt(kHeadBytes, absl::MakeSpan(envelope.head).subspan(kHeadBytes)));
+  const absl::string_view bytes = envelope.head;
+  KVMESH_ASSIGN_OR_RETURN(envelope.meta,
+                          ParseMeta(head, bytes.substr(kHeadBytes, head.meta_bytes)));
+  KVMESH_RETURN_IF_ERROR(CheckPadding(bytes.substr(kHeadBytes + head.meta_bytes)));
+  KVMESH_ASSIGN_OR_RETURN(envelope.trailer, Read(source, size - kTrailerBytes, kTrailerBytes));
+  KVMESH_RETURN_IF_ERROR(CheckTrailer(envelope.head, envelope.trailer, envelope.meta));
+  return envelope;
+}
+
+absl::StatusOr<SlabReader> SlabReader::Open(const ByteSource& source) {
+  KVMESH_ASSIGN_OR_RETURN(Envelope envelope, ReadEnvelope(source));
+  return SlabReader(source, std::move(envelope.meta));
 }
 
 absl::Status SlabReader::ReadPiece(const Piece& piece, std::string* out) const {

@@ -31,11 +31,20 @@ class MemorySource final : public ByteSource {
   absl::string_view bytes_;
 };
 
+// All of a slab but its payload, verified.
+struct Envelope {
+  std::string head;  // header and meta section, with the padding up to the payload
+  std::string trailer;
+  SlabMeta meta;
+};
+
+// DataLoss: not a sound slab of version 2; else the source's own error.
+absl::StatusOr<Envelope> ReadEnvelope(const ByteSource& source);
+
 // Thread-safe if its source is. Nothing is answered that was not verified.
 class SlabReader {
  public:
-  // Checks everything but the payload. `source` must outlive the reader.
-  // DataLoss: not a sound slab of version 2; else the source's own error.
+  // Checks everything but the payload. `source` must outlive the reader. Errors as of ReadEnvelope.
   static absl::StatusOr<SlabReader> Open(const ByteSource& source);
 
   const SlabMeta& meta() const { return meta_; }

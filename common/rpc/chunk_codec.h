@@ -1,0 +1,39 @@
+// Messages of the form `oneof { Header header = 1; bytes chunk = 2; }` without copying the chunk:
+// the bytes go from and to gRPC's own slices. Anything but a lone chunk is left to protobuf.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace kvmesh::rpc {
+
+// The chunk's bytes as views of `slices`, which holds them. False: the message is not exactly one
+// field 2 with bytes; the caller parses it.
+bool ViewChunk(const grpc::ByteBuffer& message, std::vector<grpc::Slice>* slices,
+               std::vector<absl::string_view>* chunk);
+
+// A message with `size` bytes of `data` as its chunk; takes the data, copies nothing.
+grpc::ByteBuffer MakeChunkMessage(std::unique_ptr<char[]> data, size_t size);
+
+template <typename Message>
+bool ParseMessage(grpc::ByteBuffer* buffer, Message* message) {
+  return grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(buffer, message).ok();
+}
+
+template <typename Message>
+grpc::ByteBuffer SerializeMessage(const Message& message) {
+  grpc::ByteBuffer buffer;
+  bool own_buffer = false;
+  // Fails only beyond 2 GiB; an empty message is then what the peer refuses.
+  static_cast<void>(
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, Message>(message, &buffer, &own_buffer));
+  return buffer;
+}
+
+}  // namespace kvmesh::rpc

@@ -1,0 +1,108 @@
+// What a store holds, and the accounts of its budget. Knows no policy: it says what is there, what
+// is in flight, and whether a put still fits.
+//
+// Pure: no clock, no I/O. Not thread-safe: SlabStore owns it under its mutex.
+// Invariants: used + in flight + quarantined never passes the budget, but for what was found at
+// start-up or quarantined; a name has one entry; an entry with readers is not forgotten.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/blob/core/slab_name.h"
+
+namespace kvmesh::blob {
+
+// What a slab's header and meta section say: enough to list, announce and file it.
+struct SlabInfo {
+  SlabName name;
+  uint64_t file_bytes = 0;
+  uint32_t token_count = 0;
+  uint32_t hit_count = 0;
+  uint64_t text_bytes = 0;
+  uint64_t creation_time_s = 0;
+  uint64_t last_used_time_s = 0;
+  uint32_t payload_crc32c = 0;
+  uint64_t block_hash = 0;
+  slab::SaveReason reason = slab::SaveReason::kCold;
+  Sha256Digest tokens_sha256;
+  slab::KeyNamespace key_namespace;
+  std::vector<slab::CutPoint> cut_points;
+};
+
+SlabInfo InfoOf(const slab::SlabMeta& meta);
+
+// What a slab counts for: media give space in pages.
+constexpr uint64_t ChargedBytes(uint64_t file_bytes) {
+  return slab::AlignUp(file_bytes);
+}
+
+struct Usage {
+  uint64_t budget_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t in_flight_bytes = 0;
+  uint64_t quarantined_bytes = 0;
+  uint64_t slabs = 0;
+
+  uint64_t occupied() const { return used_bytes + in_flight_bytes + quarantined_bytes; }
+};
+
+class Catalog {
+ public:
+  explicit Catalog(uint64_t budget_bytes) { usage_.budget_bytes = budget_bytes; }
+
+  // Reserves room for a put and fences its name.
+  // AlreadyExists: the slab is here. Aborted BEING_WRITTEN, DELETING: another call works on it.
+  // ResourceExhausted NO_ROOM: the budget, in-flight bytes included, does not hold it (TOO_LARGE:
+  // nor would it hold it alone).
+  absl::Status BeginPut(const SlabName& name, uint64_t file_bytes);
+  void AbortPut(const SlabName& name);
+  void CommitPut(const SlabInfo& info);
+
+  // Adds what start-up found, over the budget or not.
+  void AddFound(const SlabInfo& info);
+
+  // NotFound: no such slab, or it is being deleted. Every success is followed by one EndRead.
+  absl::StatusOr<SlabInfo> BeginRead(const SlabName& name);
+  // Whether this was the last reader of a removed slab, which is now forgotten.
+  bool EndRead(const SlabName& name);
+
+  enum class Removal { kAbsent, kInProgress, kStarted };
+  // kStarted: no new reader gets in, and the caller removes the slab from the medium; then it calls
+  // EndRemoval, or CancelRemoval when that failed.
+  Removal BeginRemoval(const SlabName& name);
+  void CancelRemoval(const SlabName& name);
+  // Whether the slab is forgotten; else its last reader's EndRead will say so.
+  bool EndRemoval(const SlabName& name);
+
+  // NotFound.
+  absl::StatusOr<SlabInfo> Find(const SlabName& name) const;
+  // In the order of their names, from the first behind `after` on.
+  std::vector<SlabInfo> List(const std::optional<SlabName>& after, size_t count_max) const;
+  // Slabs to remove so that the rest, quarantine included, takes at most `bytes_max`: least
+  // recently used first. A last use in the future counts as `now_s`.
+  std::vector<SlabName> PlanTrim(uint64_t bytes_max, uint64_t now_s) const;
+
+  void SetUse(const SlabName& name, uint32_t hit_count, uint64_t last_used_time_s);
+  void SetQuarantined(uint64_t bytes) { usage_.quarantined_bytes = bytes; }
+  const Usage& usage() const { return usage_; }
+
+ private:
+  enum class State { kWriting, kPresent, kRemoving, kRemoved };
+  struct Entry {
+    State state = State::kWriting;
+    uint64_t charged_bytes = 0;
+    uint32_t readers = 0;
+    SlabInfo info;
+  };
+  void Forget(std::map<SlabName, Entry>::iterator entry);
+
+  Usage usage_;
+  std::map<SlabName, Entry> entries_;
+};
+
+}  // namespace kvmesh::blob

@@ -1,0 +1,66 @@
+// Slabs as files under one folder, for the tiers ram_file (/dev/shm) and disk:
+//
+//   lock             held by the process that uses the folder
+//   slabs/<2 hex>/   slabs by the first two digits of their key; ".tmp-…" while they are written
+//   quarantine/      bad slabs, the newest few
+//
+// Publish: temporary name in the same folder, write, sync, link, sync the folder, unlink the
+// temporary name. A crash between any two steps leaves a temporary name, the slab, or both.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "services/blob/tiers/file_system.h"
+#include "services/blob/tiers/tier.h"
+
+namespace kvmesh::blob {
+
+struct FileTierOptions {
+  std::string folder;
+  // Bad slabs kept to be looked at; beyond, the oldest go.
+  uint64_t quarantine_bytes_max = 0;
+  uint32_t quarantine_files_max = 16;
+};
+
+class FileTier final : public Tier {
+ public:
+  // Makes the folders and takes the lock. FailedPrecondition: another process has it. Else the
+  // file system's errors. `files` must outlive the tier.
+  static absl::StatusOr<std::unique_ptr<FileTier>> Open(FileSystem& files,
+                                                        const FileTierOptions& options);
+
+  absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name,
+                                                    uint64_t file_bytes) override;
+  absl::StatusOr<std::unique_ptr<slab::ByteSource>> Open(const SlabName& name) override;
+  absl::Status Remove(const SlabName& name) override;
+  absl::StatusOr<uint64_t> Quarantine(const SlabName& name) override;
+  absl::Status WriteUse(const SlabName& name, uint32_t hit_count,
+                        uint64_t last_used_time_s) override;
+  absl::StatusOr<Recovered> Recover() override;
+  uint64_t quarantined_bytes() const override;
+
+  std::string PathOf(const SlabName& name) const;
+
+ private:
+  class Write;
+
+  FileTier(FileSystem& files, const FileTierOptions& options) : files_(files), options_(options) {}
+  std::string SlabFolder(const SlabName& name) const;
+  absl::Status RecoverFolder(const std::string& folder, Recovered* recovered);
+  absl::Status RecoverQuarantine();
+  absl::Status TrimQuarantine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  FileSystem& files_;
+  const FileTierOptions options_;
+  std::unique_ptr<File> lock_;
+  std::atomic<uint64_t> temporary_names_{0};
+
+  mutable Mutex mutex_;
+  std::deque<FolderEntry> quarantine_ ABSL_GUARDED_BY(mutex_);  // oldest first
+};
+
+}  // namespace kvmesh::blob

@@ -1,9 +1,8 @@
 //! The C boundary: slices in, sinks out, and no panic across it.
 
-use std::cell::RefCell;
 use std::ffi::c_void;
-use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Once;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::{Mutex, Once, PoisonError};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -83,9 +82,8 @@ impl KtSink {
     }
 }
 
-thread_local! {
-    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-}
+/// Where the last panic happened: good enough to find a bug, whichever thread it was.
+static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps where a panic happened. Its message stays unprinted: it may hold prompt text.
 fn keep_quiet() {
@@ -93,7 +91,7 @@ fn keep_quiet() {
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
             let place = info.location().map_or(String::new(), |l| format!("{}:{}", l.file(), l.line()));
-            let _ = LAST_PANIC.try_with(|last| *last.borrow_mut() = place);
+            *LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner) = place;
         }));
     });
 }
@@ -106,9 +104,18 @@ pub fn guard(error: KtSink, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
         Ok(Err(failure)) => failure,
         Err(_) => Failure {
             code: Code::Internal,
-            message: format!("the text library failed at {}", LAST_PANIC.with(|last| last.borrow().clone())),
+            message: format!("the text library failed at {}", LAST_PANIC.lock().unwrap_or_else(PoisonError::into_inner)),
         },
     };
     error.put_bytes(failure.message.as_bytes());
     failure.code as i32
+}
+
+/// Runs `body` on a thread whose stack has `stack_bytes`, of which only what it touches takes memory.
+pub fn with_stack<T: Send>(stack_bytes: usize, body: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(stack_bytes).spawn_scoped(scope, body);
+        let thread = thread.map_err(|e| Failure { code: Code::Internal, message: format!("no thread for a template: {e}") })?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }

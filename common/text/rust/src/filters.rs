@@ -4,7 +4,7 @@ use std::fmt;
 
 use chrono::format::{Item, StrftimeItems};
 use chrono::NaiveDateTime;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{escape_formatter, AutoEscape, Environment, Error, ErrorKind, Output, State};
 
 use crate::methods::strip;
@@ -16,6 +16,8 @@ pub fn install(env: &mut Environment<'static>) {
     env.set_unknown_method_callback(crate::methods::call);
     env.add_filter("tojson", tojson);
     env.add_filter("string", string);
+    env.add_filter("pprint", string);
+    env.remove_global("debug");
     env.add_filter("length", length);
     env.add_filter("count", length);
     env.add_filter("trim", |value: &Value, chars: Option<&str>| -> Result<String, Error> {
@@ -31,7 +33,7 @@ pub fn install(env: &mut Environment<'static>) {
     env.add_test("sequence", is_sequence);
     env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     env.add_test("callable", is_callable);
-    env.add_function("cycler", minijinja_contrib::globals::cycler);
+    env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.to_vec()));
     env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function("raise_exception", raise_exception);
 }

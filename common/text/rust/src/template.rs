@@ -8,13 +8,18 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Value as Json;
 
-use crate::ffi::{invalid, Code, Failure, KtRange};
+use crate::ffi::{invalid, with_stack, Code, Failure, KtRange};
 use crate::filters::{add_clock, install, Raised};
 use crate::taint::Marker;
 
 const NAME: &str = "chat_template";
 /// Templates come with model files: one may spend this many instructions (and 64 bytes for each) on a text.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 2_000_000;
+/// The longest published template has 30 KiB.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// Enough for expressions as long as a source can be and for values that nest as deeply as the
+/// fuel allows: compiling, comparing and dropping them recurses.
+const STACK_BYTES: usize = 256 << 20;
 const RECURSION_MAX: usize = 200;
 
 pub struct ChatTemplate {
@@ -41,6 +46,13 @@ struct Variables {
 
 impl ChatTemplate {
     pub fn new(source: &str, special_json: &str) -> Result<ChatTemplate, Failure> {
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(invalid(format!("the chat template has {} bytes, at most {SOURCE_BYTES_MAX} are allowed", source.len())));
+        }
+        with_stack(STACK_BYTES, || ChatTemplate::compile(source, special_json))
+    }
+
+    fn compile(source: &str, special_json: &str) -> Result<ChatTemplate, Failure> {
         let special = parse(special_json, "special tokens", Json::is_object)?;
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -57,6 +69,10 @@ impl ChatTemplate {
 
     /// The text, and the ranges of it that spell control tokens without being the template's own.
     pub fn render(&self, input: &RenderInput) -> Result<(String, Vec<KtRange>), Failure> {
+        with_stack(STACK_BYTES, || self.render_here(input))
+    }
+
+    fn render_here(&self, input: &RenderInput) -> Result<(String, Vec<KtRange>), Failure> {
         let mut variables = Variables {
             messages: parse(input.messages_json, "messages", Json::is_array)?,
             tools: parse(input.tools_json, "tools", Json::is_array)?,

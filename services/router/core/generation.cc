@@ -69,7 +69,7 @@ void Generation::Run(MonoTime now) {
   }
   ++epoch_;
   state_hops_.clear();
-  is_reprefill_ = prefill_work_done_ && pieces_.empty();
+  if (prefill_work_done_ && pieces_.empty()) reprefill_due_ = true;
   prefill_sent_ = 0;
   chunks_in_flight_ = 0;
   OpenNewStream(now);
@@ -181,12 +181,12 @@ void Generation::OnOutput(const forward::Output& output, MonoTime now) {
     return OnBadAnswer("an answer before the prompt was complete", now);
   }
   step_in_flight_ = false;
+  if (std::exchange(reprefill_due_, false)) {
+    ++stats_.reprefills;
+    Emit(Event{EventKind::kReprefill, ""});
+  }
   if (prefilling) {
     prefill_work_done_ = true;
-    if (is_reprefill_) {
-      ++stats_.reprefills;
-      Emit(Event{EventKind::kReprefill, ""});
-    }
   } else {
     if (step_times_.size() < kStepTimesKept) step_times_.emplace_back();
     step_times_[step_times_next_++ % kStepTimesKept] = now - step_sent_at_;

@@ -254,7 +254,8 @@ class Generation {
   size_t prefill_sent_ = 0;  // tokens
   uint32_t chunks_in_flight_ = 0;
   bool prefill_work_done_ = false;  // some hop has run a chunk, ever
-  bool is_reprefill_ = false;
+  bool reprefill_due_ = false;      // the next answer will have cost a prefill beyond the first
+  bool stateless_for_good_ = false;
   uint32_t breaks_in_row_ = 0;
   uint32_t losses_in_row_ = 0;  // cache misses and the like
 

@@ -16,6 +16,8 @@ constexpr size_t kSuspectsMax = 64;
 // the frame.
 constexpr uint64_t kFrameBytesBesidesHidden = 6u << 20;
 
+constexpr absl::string_view kCachingDisabled = "caching_disabled";  // cause of a CACHE_MISS
+
 enum class Failure { kBroken, kLostState, kHopGone, kRefused, kMismatch, kFinal };
 
 Failure Classify(const absl::Status& status) {
@@ -82,7 +84,8 @@ void Generation::AskRoute(MonoTime now) {
   suspects_.erase(std::remove_if(suspects_.begin(), suspects_.end(),
                                  [now](const Suspect& suspect) { return suspect.until <= now; }),
                   suspects_.end());
-  RouteRequest request{.pin = pin_, .stateless = spec_.stateless, .tenant = spec_.tenant};
+  RouteRequest request{
+      .pin = pin_, .stateless = spec_.stateless || stateless_for_good_, .tenant = spec_.tenant};
   for (const Suspect& suspect : suspects_) request.avoid.push_back(suspect.hop);
   Emit(NeedRoute{std::move(request)});
 }
@@ -220,16 +223,22 @@ void Generation::OnBroken(const absl::Status& status, MonoTime now) {
   Replan(status, now);
 }
 
+// The first loss costs a prefill under the next epoch, at once. A hop that keeps no state at all,
+// whatever it said of itself, makes the generation stateless.
 void Generation::OnLostState(const absl::Status& status, MonoTime now) {
   const std::optional<ErrorInfo> info = ErrorInfoOf(status);
   if (info->reason == reason::kCacheMiss) {
+    const auto found = info->metadata.find("cause");
+    const std::string cause = found == info->metadata.end() ? "unknown" : found->second;
     ++stats_.cache_misses;
-    const auto cause = info->metadata.find("cause");
-    Emit(Event{EventKind::kCacheMiss, cause == info->metadata.end() ? "unknown" : cause->second});
+    reprefill_due_ = true;
+    Emit(Event{EventKind::kCacheMiss, cause});
+    if (cause == kCachingDisabled) stateless_for_good_ = route_.stateless = true;
   }
   state_hops_.clear();
   if (losses_in_row_++ == 0) return Run(now);
   AddSuspectNamedBy(status, now);
+  waits_in_row_ = std::max(waits_in_row_, 1u);
   Replan(status, now);
 }
 

@@ -94,14 +94,15 @@ absl::Status GenerationRegistry::Cancel(const SessionId& session) {
 
 std::vector<GenerationDriver::Info> GenerationRegistry::List(const std::optional<SessionId>& after,
                                                              size_t count) const {
-  std::vector<std::shared_ptr<GenerationDriver>> found;
-  {
-    MutexLock lock(&mutex_);
-    auto it = after.has_value() ? drivers_.upper_bound(*after) : drivers_.begin();
-    for (; it != drivers_.end() && found.size() < count; ++it) found.push_back(it->second);
-  }
   std::vector<GenerationDriver::Info> infos;
-  for (const auto& driver : found) infos.push_back(driver->info());
+  for (const auto& driver : Drivers()) {
+    if (infos.size() >= count) break;
+    if (after.has_value() && driver->session() <= *after) continue;
+    GenerationDriver::Info info = driver->info();
+    // One whose client has its answer only cleans up.
+    if (info.phase == Phase::kClosing || info.phase == Phase::kFinished) continue;
+    infos.push_back(std::move(info));
+  }
   return infos;
 }
 

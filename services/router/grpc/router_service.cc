@@ -121,7 +121,7 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
                                                absl::string_view rpc, bool long_work, Work work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto finish = [reactor, timer = metrics::RpcTimer(parts_.metrics.all, parts_.clock, rpc)](
-                          const absl::Status& status) mutable {
+                    const absl::Status& status) mutable {
     const grpc::Status result = rpc::ToGrpc(status);
     timer.Finish(rpc::CodeName(result.error_code()));
     reactor->Finish(result);

@@ -121,16 +121,30 @@ TEST_F(GenerationFaults, ACacheMissCostsOnePrefillUnderTheNextEpoch) {
   EXPECT_EQ(script_.generation.stats().reprefills, 1u);
 }
 
-TEST_F(GenerationFaults, ASecondMissInARowPlansAgainAndAThirdWaits) {
+TEST_F(GenerationFaults, ASecondMissInARowBacksOffAndPlansAgain) {
   script_.End(Miss());
-  script_.End(Miss());
-  EXPECT_TRUE(script_.Has<NeedRoute>());
-  script_.Route(TwoHops());
-  EXPECT_EQ(script_.Only<OpenStream>().open.epoch, SessionEpoch{3});
   script_.End(Miss());
   EXPECT_FALSE(script_.Has<NeedRoute>());
   script_.Wait();
-  EXPECT_TRUE(script_.Has<NeedRoute>());
+  EXPECT_GT(script_.waited, absl::ZeroDuration());
+  script_.Route(TwoHops());
+  EXPECT_EQ(script_.Only<OpenStream>().open.epoch, SessionEpoch{3});
+  script_.Token(12);
+  EXPECT_EQ(script_.generation.stats().cache_misses, 2u);
+  EXPECT_EQ(script_.generation.stats().reprefills, 1u);
+}
+
+TEST_F(GenerationFaults, AHopThatKeepsNoStateMakesTheGenerationStatelessForGood) {
+  script_.End(Miss("caching_disabled"));
+  EXPECT_EQ(script_.Compute().cache_mode, forward::CacheMode::kStateless);
+  EXPECT_THAT(script_.Compute().tokens, ElementsAre(1, 2, 3, 10, 11));
+  script_.Token(12);
+  EXPECT_EQ(script_.Compute().cache_mode, forward::CacheMode::kStateless);
+  EXPECT_EQ(script_.generation.stats().cache_misses, 1u);
+  EXPECT_EQ(script_.generation.stats().reprefills, 1u);
+  script_.End(HopUnavailable("b"));
+  script_.End(HopUnavailable("b"));
+  EXPECT_TRUE(script_.Only<NeedRoute>().request.stateless);
 }
 
 TEST_F(GenerationFaults, MissesWithATokenBetweenThemAreEachTheFirst) {

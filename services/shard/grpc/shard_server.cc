@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<float>> RunOneToken(Engine& engine, SessionState* sta
   const EngineInfo& info = engine.info();
   const std::vector<uint32_t> tokens = {0};
   std::vector<float> hidden;
-  if (info.layers.begin > 0) hidden.assign(info.config.hidden_size, 0.5F);
+  if (info.layers.begin > 0) hidden.assign(info.config.hidden_size, 1.0F);
   StepItem item{.state = state,
                 .tokens = tokens,
                 .hidden = hidden,

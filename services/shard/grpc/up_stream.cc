@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "common/rpc/forward_codec.h"
 #include "common/rpc/status_bridge.h"
 
@@ -59,9 +60,10 @@ bool UpStream::TakeFrame() {
   }
   if (const auto* open = std::get_if<forward::Open>(&*frame)) {
     opened_ = true;
-    VLOG(1) << "session " << open->session.ToHex() << " trace " << open->traceparent
-            << ": stream opened, epoch " << static_cast<uint64_t>(open->epoch) << ", attempt "
-            << static_cast<uint64_t>(open->attempt);
+    session_ = open->session.ToHex();
+    LOG(INFO) << "session " << session_ << " opened, epoch " << static_cast<uint64_t>(open->epoch)
+              << ", attempt " << static_cast<uint64_t>(open->attempt) << ", trace "
+              << (open->traceparent.empty() ? "none" : absl::CHexEscape(open->traceparent));
   }
   close_received_ = close_received_ || std::holds_alternative<forward::Close>(*frame);
   request_.Clear();
@@ -164,6 +166,13 @@ void UpStream::OnWriteDone(bool ok) {
 }
 
 void UpStream::OnDone() {
+  {
+    MutexLock lock(&mutex_);
+    if (!session_.empty() && status_.has_value()) {
+      LOG(INFO) << "session " << session_ << " ended: " << rpc::CodeName(status_->error_code())
+                << " " << absl::CHexEscape(status_->error_message());
+    }
+  }
   runtime_.Unregister(id_);
   self_.reset();
 }

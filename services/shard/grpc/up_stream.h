@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/base/mutex.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
@@ -49,6 +50,7 @@ class UpStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::Fo
   std::shared_ptr<UpStream> self_;
   v1::ForwardRequest request_;
   bool opened_ = false;          // only reads touch it
+  std::string session_;          // likewise, and OnDone after them; for the log
   bool close_received_ = false;  // likewise
 
   Mutex mutex_;

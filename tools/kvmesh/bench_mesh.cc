@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "tools/kvmesh/bench_util.h"
+#include "tools/kvmesh/child.h"
 
 namespace kvmesh::cli {
 namespace {
@@ -149,6 +150,25 @@ struct RunFlags {
   int sessions = 4;
 };
 
+// Becomes kvmesh-bench-engine, which measures the engine alone. Returns only when that cannot be
+// started.
+int RunEngineBench(const std::string& what, const RunFlags& flags, Context& context) {
+  std::vector<std::string> arguments = {ProgramFolder() + "/kvmesh-bench-engine",
+                                        what,
+                                        "--model",
+                                        flags.target.model,
+                                        "--threads",
+                                        absl::StrCat(flags.target.threads),
+                                        "--prompt-tokens",
+                                        absl::StrCat(flags.prompt_tokens),
+                                        "--tokens",
+                                        absl::StrCat(flags.tokens),
+                                        "--rounds",
+                                        absl::StrCat(flags.rounds)};
+  if (context.json) arguments.emplace_back("--json");
+  return Report(Become(arguments), context.json, false);
+}
+
 void AddRounds(CLI::App& command, RunFlags& flags) {
   command.add_option("--rounds", flags.rounds, "Repetitions; the median counts")
       ->capture_default_str()
@@ -183,13 +203,15 @@ void AddBenchFlat(CLI::App& bench, Action* chosen) {
 
 void AddBenchDecode(CLI::App& bench, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = bench.add_subcommand("decode", "Tokens per second after the first");
-  AddTargetFlags(*command, flags->target);
+  CLI::App* command = bench.add_subcommand(
+      "decode", "Tokens per second after the first: of a mesh, or of the engine alone");
+  AddEngineTargetFlags(*command, flags->target);
   AddPromptTokens(*command, *flags);
   AddTokens(*command, *flags);
   AddRounds(*command, *flags);
   command->callback([=] {
     *chosen = [flags](Context& context) {
+      if (!flags->target.model.empty()) return RunEngineBench("decode", *flags, context);
       return Finish(Decode(flags->target, flags->prompt_tokens, flags->tokens, flags->rounds,
                            *context.interrupt),
                     context);
@@ -200,8 +222,9 @@ void AddBenchDecode(CLI::App& bench, Action* chosen) {
 void AddBenchPrefill(CLI::App& bench, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
   flags->prompt_tokens = 512;
-  CLI::App* command = bench.add_subcommand("prefill", "Prompt tokens per second");
-  AddTargetFlags(*command, flags->target);
+  CLI::App* command = bench.add_subcommand(
+      "prefill", "Prompt tokens per second: of a mesh, or of the engine alone");
+  AddEngineTargetFlags(*command, flags->target);
   AddPromptTokens(*command, *flags);
   AddRounds(*command, *flags);
   command->callback([=] {

@@ -59,6 +59,14 @@ std::string Commit() {
   return std::string(absl::StripSuffix(line, "\n"));
 }
 
+void AddThreads(CLI::App& command, BenchTarget& target) {
+  command
+      .add_option("--threads", target.threads,
+                  "Compute threads with --model; 0: as many as there are processors")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+}
+
 }  // namespace
 
 // A temporary folder that goes with its last owner.
@@ -85,11 +93,15 @@ void AddTargetFlags(CLI::App& command, BenchTarget& target) {
   command.add_option("--shards", target.shards, "Stages of the benchmark's own mesh")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  command
-      .add_option("--threads", target.threads,
-                  "Compute threads of each of its shards; 0: the shard's default")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
+  AddThreads(command, target);
+}
+
+void AddEngineTargetFlags(CLI::App& command, BenchTarget& target) {
+  CLI::Option_group* where = command.add_option_group("where", "What to measure");
+  where->add_option("--router", target.router, "A running mesh, host:port of its router");
+  where->add_option("--model", target.model, "One engine that runs all layers of this model");
+  where->require_option(1);
+  AddThreads(command, target);
 }
 
 absl::StatusOr<BenchMesh> BenchMesh::Open(const BenchTarget& target, Interrupt& interrupt) {

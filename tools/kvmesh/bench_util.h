@@ -27,6 +27,9 @@ struct BenchTarget {
 // --router or --model (one of them), --shards and --threads for the latter.
 void AddTargetFlags(CLI::App& command, BenchTarget& target);
 
+// --router, or --model for the engine alone, with --threads for the latter.
+void AddEngineTargetFlags(CLI::App& command, BenchTarget& target);
+
 // The router to measure, and the mesh that lives as long as this object when it is the benchmark's
 // own.
 class BenchMesh {

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -79,14 +80,19 @@ std::string ProgramFolder() {
   return error ? "." : self.parent_path().string();
 }
 
-absl::StatusOr<int> FreePort() {
+absl::StatusOr<std::vector<int>> FreePorts(int count) {
   std::random_device random;
-  std::uniform_int_distribution<int> ports(20000, 31999);
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    const int port = ports(random);
-    if (PortIsFree(port)) return port;
+  std::uniform_int_distribution<int> range(20000, 31999);
+  std::set<int> ports;
+  for (int attempt = 0; attempt < 20000 && static_cast<int>(ports.size()) < count; ++attempt) {
+    const int port = range(random);
+    if (PortIsFree(port)) ports.insert(port);
   }
-  return absl::UnavailableError("no free TCP port between 20000 and 31999 on 127.0.0.1");
+  if (static_cast<int>(ports.size()) < count) {
+    return absl::UnavailableError(
+        absl::StrCat("no ", count, " free TCP ports between 20000 and 31999 on 127.0.0.1"));
+  }
+  return std::vector<int>(ports.begin(), ports.end());
 }
 
 absl::StatusOr<Child> Child::Start(Options options) {
@@ -117,6 +123,19 @@ std::string Child::HowItEnded() const {
                               : absl::StrCat("ended with code ", WEXITSTATUS(wait_status_));
   return absl::StrCat(options_.name, " ", how, "; the end of ", options_.log_path, ":",
                       LastLines(options_.log_path, 8));
+}
+
+absl::Status Become(std::vector<std::string> arguments) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  // The other program knows nothing of a thread here that waits for these signals.
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  execv(argv[0], argv.data());
+  return absl::UnavailableError(
+      absl::StrCat("cannot run ", arguments[0], ": ", std::strerror(errno)));
 }
 
 bool StopChildren(std::vector<Child>& children, absl::Duration grace) {

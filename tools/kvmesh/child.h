@@ -52,6 +52,9 @@ class Child {
   int wait_status_ = 0;
 };
 
+// Replaces this process by another program (its path first). Returns only on failure: Unavailable.
+absl::Status Become(std::vector<std::string> arguments);
+
 // SIGTERM to all that run, SIGKILL to those that still do after `grace`. True: none had to be
 // killed.
 bool StopChildren(std::vector<Child>& children, absl::Duration grace);

@@ -59,8 +59,12 @@ absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& o
   KVMESH_ASSIGN_OR_RETURN(mesh->lock_, MeshLock::Take(options.data_dir));
   RemoveMesh(options.data_dir);
 
-  absl::Status status = mesh->StartProcesses();
-  if (status.ok()) status = mesh->WaitUntilReady(interrupt);
+  mesh->start_deadline_ = absl::Now() + options.start_timeout;
+  absl::Status status = mesh->StartProcesses(interrupt);
+  if (status.ok()) {
+    auto router = v1::RouterService::NewStub(rpc::MakeChannel(mesh->router()));
+    status = mesh->WaitFor(interrupt, [&router] { return NotReadyReason(*router); });
+  }
   if (status.ok()) status = mesh->ReadReadyFiles();
   if (status.ok()) status = WriteMesh(options.data_dir, mesh->file_);
   if (!status.ok()) {
@@ -81,16 +85,22 @@ bool LocalMesh::Stop(absl::Duration grace) {
   return clean;
 }
 
-absl::Status LocalMesh::StartProcesses() {
+absl::Status LocalMesh::StartProcesses(Interrupt& interrupt) {
   // Ports are chosen here, since every shard is told its peers' addresses before any of them runs.
+  KVMESH_ASSIGN_OR_RETURN(std::vector<int> ports,
+                          FreePorts(options_.shards * options_.replicas + 1));
+  const auto next_address = [&ports] {
+    const int port = ports.back();
+    ports.pop_back();
+    return absl::StrCat("127.0.0.1:", port);
+  };
   std::vector<ServiceEntry> shards;
   std::vector<std::string> addresses;
   for (int stage = 0; stage < options_.shards; ++stage) {
     for (int replica = 0; replica < options_.replicas; ++replica) {
-      KVMESH_ASSIGN_OR_RETURN(const int port, FreePort());
       const std::string suffix = replica == 0 ? "" : absl::StrCat("-r", replica);
       shards.push_back({.name = absl::StrCat("shard-", stage, suffix),
-                        .address = absl::StrCat("127.0.0.1:", port),
+                        .address = next_address(),
                         .layers = absl::StrCat(stage, "/", options_.shards)});
       addresses.push_back(shards.back().address);
     }
@@ -103,8 +113,17 @@ absl::Status LocalMesh::StartProcesses() {
     }
     KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-shard", shard, std::move(arguments)));
   }
-  KVMESH_ASSIGN_OR_RETURN(const int port, FreePort());
-  file_.router = absl::StrCat("127.0.0.1:", port);
+  // A router that finds its shards serving is ready at once; one that does not tries again at
+  // intervals.
+  KVMESH_RETURN_IF_ERROR(WaitFor(interrupt, [this, &shards] {
+    for (const ServiceEntry& shard : shards) {
+      if (!std::filesystem::exists(ReadyPath(options_.data_dir, shard.name))) {
+        return absl::StrCat(shard.name, " does not serve yet");
+      }
+    }
+    return std::string();
+  }));
+  file_.router = next_address();
   return StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
                       {"--shards", all});
 }
@@ -136,15 +155,13 @@ absl::Status LocalMesh::StartProcess(const std::string& program, ServiceEntry en
   return absl::OkStatus();
 }
 
-absl::Status LocalMesh::WaitUntilReady(Interrupt& interrupt) {
-  const absl::Time end = absl::Now() + options_.start_timeout;
-  auto router = v1::RouterService::NewStub(rpc::MakeChannel(file_.router));
+absl::Status LocalMesh::WaitFor(Interrupt& interrupt, const std::function<std::string()>& why_not) {
   std::string reason = "nothing answered yet";
-  while (absl::Now() < end) {
+  while (absl::Now() < start_deadline_) {
     for (Child& child : children_) {
       if (!child.Running()) return absl::UnavailableError(child.HowItEnded());
     }
-    reason = NotReadyReason(*router);
+    reason = why_not();
     if (reason.empty()) return absl::OkStatus();
     if (interrupt.WaitFor(kPollInterval)) return absl::CancelledError("interrupted");
   }

@@ -2,6 +2,7 @@
 // starts and `bench hop` compares.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,16 +47,19 @@ class LocalMesh {
  private:
   explicit LocalMesh(const MeshOptions& options) : options_(options) {}
 
-  absl::Status StartProcesses();
+  absl::Status StartProcesses(Interrupt& interrupt);
   absl::Status StartProcess(const std::string& program, ServiceEntry entry,
                             std::vector<std::string> arguments);
-  absl::Status WaitUntilReady(Interrupt& interrupt);
+  // Until `why_not` gives nothing. Unavailable: a process ended, or the time is up; Cancelled:
+  // interrupted.
+  absl::Status WaitFor(Interrupt& interrupt, const std::function<std::string()>& why_not);
   absl::Status ReadReadyFiles();
 
   MeshOptions options_;
   std::unique_ptr<MeshLock> lock_;
   std::vector<Child> children_;
   MeshFile file_;
+  absl::Time start_deadline_;
   bool stopped_ = false;
 };
 

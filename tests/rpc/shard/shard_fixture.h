@@ -56,7 +56,7 @@ class ForwardClient {
   }
   ~ForwardClient() {
     context_.TryCancel();
-    if (!ended_) End();
+    if (!ended_) End().IgnoreError();
   }
   ForwardClient(const ForwardClient&) = delete;
   ForwardClient& operator=(const ForwardClient&) = delete;
@@ -81,10 +81,10 @@ class ForwardClient {
     return std::nullopt;
   }
   void Cancel() { context_.TryCancel(); }
-  // Reads to the end and tells how it ended.
+  // Reads to the end and tells how it ended. The server ends the call: nothing is half-closed
+  // before, since that would be the end of a stream without Close.
   absl::Status End() {
     ended_ = true;
-    stream_->WritesDone();
     v1::ForwardResponse ignored;
     while (stream_->Read(&ignored)) {
     }

@@ -2,6 +2,7 @@
 // the bytes go from and to gRPC's own slices. Anything but a lone chunk is left to protobuf.
 #pragma once
 
+#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>

@@ -1,0 +1,167 @@
+// Every operation of the file layer fails once, in every way: that call fails with a clear status,
+// nothing half-visible or temporary stays, and the next call works.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <string>
+
+#include "common/base/error_info.h"
+#include "tests/testing/faulty_file_system.h"
+#include "tests/testing/store_fixture.h"
+
+namespace kvmesh::blob {
+namespace {
+
+using testing::FaultyFileSystem;
+using testing::GetSlab;
+using testing::MakeRandomSlab;
+using testing::MakeSlabOfSize;
+using testing::PutSlab;
+using testing::RandomSlab;
+
+class StoreFaults : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto store =
+        testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
+    ASSERT_TRUE(store.ok());
+    store_ = *std::move(store);
+  }
+  // Fails the operation of that number, once.
+  void FailOnce(size_t number, int error) {
+    files_.SetPlan([n = size_t{0}, number, error](const std::string&, const std::string&) mutable {
+      return n++ == number ? error : 0;
+    });
+  }
+
+  FaultyFileSystem files_;
+  testing::TempFolder folder_;
+  testing::RecordedEvents events_;
+  std::unique_ptr<SlabStore> store_;
+};
+
+bool IsCodeOf(int error, absl::StatusCode code) {
+  if (error == EIO) return code == absl::StatusCode::kUnavailable;
+  return code == absl::StatusCode::kResourceExhausted;
+}
+
+TEST_F(StoreFaults, EachOperationOfAPutMayFail) {
+  files_.SetPlan(nullptr);
+  ASSERT_TRUE(PutSlab(*store_, MakeSlabOfSize(500, 1 << 20)).ok());
+  const std::vector<std::string> operations = files_.Operations();
+  ASSERT_GE(operations.size(), 8U);
+  uint64_t seed = 1;
+  for (int error : {ENOSPC, EIO, EMFILE}) {
+    for (size_t number = 0; number < operations.size(); ++number) {
+      SCOPED_TRACE(operations[number] + " " + std::to_string(error));
+      const RandomSlab slab = MakeSlabOfSize(seed++, 1 << 20);
+      const size_t files_before = folder_.Files().size();
+      const uint64_t used_before = store_->usage().used_bytes;
+      FailOnce(number, error);
+      const auto put = PutSlab(*store_, slab);
+      files_.SetPlan(nullptr);
+      EXPECT_EQ(store_->usage().in_flight_bytes, 0U);
+      if (put.ok()) {
+        // Only the temporary name's removal may fail unseen; it is tried again.
+        EXPECT_EQ(operations[number], "unlink");
+        EXPECT_EQ(folder_.Files().size(), files_before + 1);
+      } else {
+        EXPECT_TRUE(IsCodeOf(error, put.status().code())) << put.status();
+        EXPECT_EQ(folder_.Files().size(), files_before);
+        EXPECT_EQ(store_->usage().used_bytes, used_before);
+        EXPECT_FALSE(store_->Stat(NameOf(slab.meta)).ok());
+        EXPECT_TRUE(PutSlab(*store_, slab).ok());
+      }
+      EXPECT_EQ(*GetSlab(*store_, NameOf(slab.meta)), slab.bytes);
+    }
+  }
+}
+
+TEST_F(StoreFaults, EachOperationOfAGetMayFail) {
+  const RandomSlab slab = MakeSlabOfSize(1, 1 << 20);
+  ASSERT_TRUE(PutSlab(*store_, slab).ok());
+  files_.SetPlan(nullptr);
+  ASSERT_TRUE(GetSlab(*store_, NameOf(slab.meta)).ok());
+  const size_t operations = files_.Operations().size();
+  for (int error : {EIO, EMFILE}) {
+    for (size_t number = 0; number < operations; ++number) {
+      FailOnce(number, error);
+      const auto got = GetSlab(*store_, NameOf(slab.meta));
+      EXPECT_TRUE(IsCodeOf(error, got.status().code())) << got.status();
+      files_.SetPlan(nullptr);
+      EXPECT_EQ(*GetSlab(*store_, NameOf(slab.meta)), slab.bytes);
+    }
+  }
+  EXPECT_EQ(store_->transfers(), 0U);
+}
+
+TEST_F(StoreFaults, AFailedDeleteLeavesTheSlab) {
+  const RandomSlab slab = MakeRandomSlab({});
+  ASSERT_TRUE(PutSlab(*store_, slab).ok());
+  FailOnce(0, EIO);
+  EXPECT_EQ(testing::DeleteSlab(*store_, NameOf(slab.meta)).status().code(),
+            absl::StatusCode::kUnavailable);
+  files_.SetPlan(nullptr);
+  EXPECT_TRUE(GetSlab(*store_, NameOf(slab.meta)).ok());
+  EXPECT_TRUE(*testing::DeleteSlab(*store_, NameOf(slab.meta)));
+}
+
+TEST_F(StoreFaults, ShortWritesAndReadsAreContinued) {
+  files_.SetTransferMax(1000);
+  const RandomSlab slab = MakeSlabOfSize(1, 256 << 10);
+  ASSERT_TRUE(PutSlab(*store_, slab).ok());
+  EXPECT_EQ(*GetSlab(*store_, NameOf(slab.meta)), slab.bytes);
+}
+
+TEST_F(StoreFaults, AnUnreadableSlabIsNotServedAfterAStart) {
+  const RandomSlab slab = MakeRandomSlab({});
+  ASSERT_TRUE(PutSlab(*store_, slab).ok());
+  store_.reset();
+  files_.SetPlan([](const std::string& operation, const std::string&) {
+    return operation == "read" ? EIO : 0;
+  });
+  auto store =
+      testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->startup_report().quarantined.at("unreadable"), 1U);
+}
+
+// A tmpfs of 2 MiB; needs the right to mount.
+class SmallMedium : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
+      GTEST_SKIP() << "cannot mount a tmpfs here: " << strerror(errno);
+    }
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (mounted_) umount(folder_.path().c_str());
+  }
+  testing::TempFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST_F(SmallMedium, AFullMediumIsAnErrorBeforeTheFirstByteAndTheNextCallWorks) {
+  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
+  testing::RecordedEvents events;
+  auto opened =
+      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  SlabStore& store = **opened;
+  const RandomSlab large = MakeSlabOfSize(1, 3 << 20);
+  for (int round = 0; round < 3; ++round) {
+    const auto begun = store.BeginPut(testing::HeaderOf(large.meta));
+    EXPECT_EQ(begun.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(ReasonOf(begun.status()), "MEDIUM_FULL");
+  }
+  EXPECT_EQ(store.usage().occupied(), 0U);
+  EXPECT_TRUE(folder_.Files().empty());
+  const RandomSlab small = MakeSlabOfSize(2, 512 << 10);
+  ASSERT_TRUE(PutSlab(store, small).ok());
+  EXPECT_EQ(*GetSlab(store, NameOf(small.meta)), small.bytes);
+}
+
+}  // namespace
+}  // namespace kvmesh::blob

@@ -2,8 +2,6 @@
 
 #include <prometheus/text_serializer.h>
 
-#include <exception>
-
 #include "absl/strings/str_cat.h"
 
 namespace kvmesh::metrics {
@@ -85,20 +83,6 @@ void RpcTimer::Finish(absl::string_view code_name) {
       .Histogram("rpc_latency_seconds", "From the start of an RPC to its end", LatencyBuckets(),
                  {{"rpc", rpc_}})
       .Observe(absl::ToDoubleSeconds(clock_.Now() - start_));
-}
-
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
-                                                                    const Metrics& metrics) {
-  // The exposer throws where it cannot bind; that is the world's fault, not ours.
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
-    exposer->RegisterCollectable(metrics.registry());
-    const int port = exposer->GetListeningPorts().at(0);
-    return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(exposer), port));
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot serve metrics on ", address, ": ", error.what()));
-  }
 }
 
 }  // namespace kvmesh::metrics

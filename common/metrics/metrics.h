@@ -4,7 +4,6 @@
 #pragma once
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -12,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -51,7 +51,7 @@ class Metrics {
   std::string FullName(absl::string_view what_unit) const;
 
   std::string prefix_;
-  std::shared_ptr<prometheus::Registry> registry_;  // shared with the exposer that serves it
+  std::shared_ptr<prometheus::Registry> registry_;  // shared with the server that serves it
 };
 
 // Counts one RPC: requests, errors by code, latency. Finish exactly once.
@@ -67,19 +67,33 @@ class RpcTimer {
   MonoTime start_;
 };
 
-// Serves /metrics over plain HTTP for as long as it lives.
+// Serves /metrics over plain HTTP for as long as it lives, one scrape at a time.
+//
+// Not prometheus-cpp's Exposer: its web server runs threads on stacks of 100 KiB, less than the
+// thread-local storage of OpenBLAS and libtorch takes, so that no thread starts in a process that
+// has them loaded.
 class MetricsServer {
  public:
-  // `address`: host:port, port 0 for any. Unavailable: the address cannot be bound.
+  // `address`: host:port, port 0 for any. InvalidArgument: not of that form. Unavailable: it cannot
+  // be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
                                                               const Metrics& metrics);
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
   int port() const { return port_; }
 
  private:
-  explicit MetricsServer(std::unique_ptr<prometheus::Exposer> exposer, int port)
-      : exposer_(std::move(exposer)), port_(port) {}
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int port_;
+  MetricsServer(int listener, int wake, int port, std::shared_ptr<prometheus::Registry> registry);
+  void Run();
+  void Answer(int connection) const;
+
+  const int listener_;
+  const int wake_;  // eventfd: written once, to end the thread
+  const int port_;
+  const std::shared_ptr<prometheus::Registry> registry_;  // shared with the Metrics that fills it
+  std::thread thread_;
 };
 
 }  // namespace kvmesh::metrics

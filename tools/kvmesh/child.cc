@@ -138,7 +138,7 @@ absl::Status Become(std::vector<std::string> arguments) {
       absl::StrCat("cannot run ", arguments[0], ": ", std::strerror(errno)));
 }
 
-bool StopChildren(std::vector<Child>& children, absl::Duration grace) {
+bool StopChildren(absl::Span<Child> children, absl::Duration grace) {
   for (Child& child : children) {
     if (child.Running()) kill(child.pid(), SIGTERM);
   }
@@ -167,21 +167,21 @@ bool RunsProgram(pid_t pid, const std::string& program) {
   return exe == program;
 }
 
-bool StopProcesses(const std::vector<pid_t>& pids, const std::vector<std::string>& programs,
+bool StopProcesses(const std::vector<pid_t>& pids, const std::string& program,
                    absl::Duration grace) {
-  for (size_t i = 0; i < pids.size(); ++i) {
-    if (RunsProgram(pids[i], programs[i])) kill(pids[i], SIGTERM);
+  for (const pid_t pid : pids) {
+    if (RunsProgram(pid, program)) kill(pid, SIGTERM);
   }
   const auto end = SteadyClock::now() + absl::ToChronoNanoseconds(grace);
   bool clean = true;
-  for (size_t i = 0; i < pids.size(); ++i) {
-    while (RunsProgram(pids[i], programs[i]) && SteadyClock::now() < end) {
+  for (const pid_t pid : pids) {
+    while (RunsProgram(pid, program) && SteadyClock::now() < end) {
       std::this_thread::sleep_for(kPollInterval);
     }
-    if (!RunsProgram(pids[i], programs[i])) continue;
+    if (!RunsProgram(pid, program)) continue;
     clean = false;
-    kill(pids[i], SIGKILL);
-    for (int n = 0; n < 250 && RunsProgram(pids[i], programs[i]); ++n) {
+    kill(pid, SIGKILL);
+    for (int n = 0; n < 250 && RunsProgram(pid, program); ++n) {
       std::this_thread::sleep_for(kPollInterval);
     }
   }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace kvmesh::cli {
 
@@ -57,14 +58,14 @@ absl::Status Become(std::vector<std::string> arguments);
 
 // SIGTERM to all that run, SIGKILL to those that still do after `grace`. True: none had to be
 // killed.
-bool StopChildren(std::vector<Child>& children, absl::Duration grace);
+bool StopChildren(absl::Span<Child> children, absl::Duration grace);
 
 // Whether `pid` runs (a zombie does not) and is a program of that file name: a number that went to
 // another program since must not be signalled.
 bool RunsProgram(pid_t pid, const std::string& program);
 
-// The same as StopChildren for processes of another parent.
-bool StopProcesses(const std::vector<pid_t>& pids, const std::vector<std::string>& programs,
+// The same as StopChildren for processes of another parent, all of one program.
+bool StopProcesses(const std::vector<pid_t>& pids, const std::string& program,
                    absl::Duration grace);
 
 // Resident memory in bytes. NotFound: no such process.

@@ -1,5 +1,6 @@
 #include "tools/kvmesh/local_mesh.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -80,7 +81,13 @@ LocalMesh::~LocalMesh() {
 
 bool LocalMesh::Stop(absl::Duration grace) {
   stopped_ = true;
-  const bool clean = StopChildren(children_, grace);
+  // The router, which starts last, goes first: generations that run then end before their shards
+  // leave.
+  const size_t shards =
+      std::min(children_.size(), static_cast<size_t>(options_.shards * options_.replicas));
+  const absl::Span<Child> all = absl::MakeSpan(children_);
+  bool clean = StopChildren(all.subspan(shards), grace);
+  clean = StopChildren(all.subspan(0, shards), grace) && clean;
   RemoveMesh(options_.data_dir);
   return clean;
 }

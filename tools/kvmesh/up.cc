@@ -71,20 +71,18 @@ int Up(Context& context, MeshOptions options) {
 int Down(Context& context, const std::string& data_dir, int grace_seconds) {
   absl::StatusOr<MeshFile> mesh = ReadMesh(data_dir);
   if (!mesh.ok()) return Report(mesh.status(), context.json, false);
-  std::vector<pid_t> pids;
-  std::vector<std::string> programs;
+  std::vector<pid_t> routers;
+  std::vector<pid_t> shards;
   Json names = Json::array();
-  // The router first: generations that run then end before their shards leave.
-  for (const bool routers : {true, false}) {
-    for (const ServiceEntry& service : mesh->services) {
-      if ((service.name == "router") != routers) continue;
-      pids.push_back(service.pid);
-      programs.push_back(ProgramOf(service.name));
-      if (RunsProgram(pids.back(), programs.back())) names.push_back(service.name);
-    }
+  for (const ServiceEntry& service : mesh->services) {
+    (service.name == "router" ? routers : shards).push_back(service.pid);
+    if (RunsProgram(service.pid, ProgramOf(service.name))) names.push_back(service.name);
   }
   Progress("draining");
-  const bool clean = StopProcesses(pids, programs, absl::Seconds(grace_seconds));
+  // The router first: generations that run then end before their shards leave.
+  const absl::Duration grace = absl::Seconds(grace_seconds);
+  bool clean = StopProcesses(routers, "kvmesh-router", grace);
+  clean = StopProcesses(shards, "kvmesh-shard", grace) && clean;
   RemoveMesh(data_dir);
   if (context.json) PrintJson({{"stopped", names}, {"killed", !clean}});
   if (!clean) std::fprintf(stderr, "a service did not end in time and was killed\n");

@@ -298,6 +298,7 @@ absl::Status NoRoute(absl::Span<const ShardFacts> shards, const ModelIdentity& o
         absl::StrCat("no shard serves layers ", Ranges(missing), " of ", own.layer_count));
   }
   std::vector<LayerRange> served;
+  served.reserve(usable.size());
   for (const ShardFacts* shard : usable) served.push_back(shard->layers);
   return absl::UnavailableError(absl::StrCat("the served ranges ", Ranges(served),
                                              " form no chain over layers [0,", own.layer_count,

@@ -178,7 +178,7 @@ void Discovery::OnWatchEnd(Watch* watch, const std::string& error) {
 }
 
 void Discovery::Lose(Shard& shard, const std::string& why) {
-  if (shard.view.connected) {
+  if (shard.view.connected && !stopping_) {
     changed_ = true;
     LOG(WARNING) << "shard " << shard.view.address << " is gone: " << why;
   }

@@ -270,12 +270,12 @@ TEST_F(RouterQueue, AClientThatGoesAwayEndsItsGeneration) {
     context.TryCancel();
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  Release();
-  EXPECT_TRUE(Eventually([this] { return Status().generations_running() == 0; }));
-  EXPECT_TRUE(Eventually([this] { return shard_.open_streams() == 0; }));
   EXPECT_TRUE(Eventually([this] {
     return Metric("generations_total", {{"result", "CANCELLED"}}) == 1;
   }));
+  EXPECT_EQ(Status().generations_running(), 0u);
+  Release();
+  EXPECT_TRUE(Eventually([this] { return shard_.open_streams() == 0; }));
 }
 
 TEST_F(RouterQueue, DrainLetsRunningGenerationsEndAndRefusesNewOnes) {

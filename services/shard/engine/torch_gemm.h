@@ -3,7 +3,7 @@
 //
 // Through oneDNN and not through at::matmul: that one calls whichever libblas.so.3 is installed,
 // which may be the reference one, or an OpenBLAS that does not know the processor
-// (docs/adr/0003-products-by-onednn.md).
+// (docs/adr/0004-products-by-onednn.md).
 #pragma once
 
 #include <cstddef>

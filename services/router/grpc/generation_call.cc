@@ -61,14 +61,15 @@ void GenerationCall::Begin(const PreparedRequest& request, const text::Tokenizer
   MutexLock lock(&mutex_);
   assembler_.emplace(tokenizer, request.text);
   generation_id_ = request.spec.session.ToHex();
-  prompt_ = request.spec.prompt;
+  prompt_tokens_ = static_cast<uint32_t>(request.spec.prompt.size());
+  if (request.return_token_ids) prompt_ = request.spec.prompt;
   deadline_ = request.spec.deadline;
   return_token_ids_ = request.return_token_ids;
   seed_ = request.spec.sampling.seed;
   cold_cause_ = request.spec.stateless ? "disabled: stateless" : "disabled: no checkpoints";
   v1::Started* started = started_.emplace().mutable_started();
   started->set_generation_id(generation_id_);
-  started->set_prompt_tokens(static_cast<uint32_t>(prompt_.size()));
+  started->set_prompt_tokens(prompt_tokens_);
 }
 
 void GenerationCall::Bind(std::shared_ptr<GenerationDriver> driver) {
@@ -78,7 +79,7 @@ void GenerationCall::Bind(std::shared_ptr<GenerationDriver> driver) {
     MutexLock lock(&mutex_);
     gone = client_gone_;
     if (writer_ != nullptr) driver_ = driver;
-    metrics_.prompt_tokens.Increment(static_cast<double>(prompt_.size()));
+    metrics_.prompt_tokens.Increment(prompt_tokens_);
     WriteNext();
   }
   if (gone) driver->Cancel(absl::CancelledError("the client is gone"));
@@ -133,7 +134,7 @@ void GenerationCall::OnDone(const absl::Status& status, FinishReason reason,
       status.ok() ? Name(reason) : rpc::CodeName(rpc::ToGrpc(status).error_code());
   metrics_.CountGeneration(result);
   LOG(INFO) << "session " << generation_id_ << " ended: " << result << " " << status.message()
-            << " prompt_tokens=" << prompt_.size() << " output_tokens=" << stats.tokens
+            << " prompt_tokens=" << prompt_tokens_ << " output_tokens=" << stats.tokens
             << " reprefills=" << stats.reprefills << " cache_misses=" << stats.cache_misses
             << " replans=" << stats.replans << " link_retries=" << stats.link_retries
             << " refusals=" << stats.refusals;
@@ -150,7 +151,7 @@ v1::GenerateResponse GenerationCall::MakeFinished(FinishReason reason,
   finished->set_stop_string(stop_string_);
   finished->set_seed(seed_);
   v1::Usage* usage = finished->mutable_usage();
-  usage->set_prompt_tokens(static_cast<uint32_t>(prompt_.size()));
+  usage->set_prompt_tokens(prompt_tokens_);
   usage->set_completion_tokens(stats.tokens);
   usage->set_outcome("COLD");
   usage->set_cause(cold_cause_);

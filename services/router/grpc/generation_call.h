@@ -70,7 +70,8 @@ class GenerationCall final : public GenerationClient {
   // Of the request.
   std::optional<TextAssembler> assembler_ ABSL_GUARDED_BY(mutex_);
   std::string generation_id_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint32_t> prompt_ ABSL_GUARDED_BY(mutex_);
+  uint32_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<uint32_t> prompt_ ABSL_GUARDED_BY(mutex_);  // if ids are to be returned
   MonoTime deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   bool return_token_ids_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;

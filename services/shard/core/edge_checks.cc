@@ -12,6 +12,9 @@
 namespace kvmesh::shard {
 namespace {
 
+// What a message leaves for rows beside the ids.
+constexpr uint64_t kStatelessBytesMax = limits::kMessageBytesMax - (uint64_t{8} << 20);
+
 absl::Status Refuse(absl::string_view reason, const std::string& message) {
   return WithErrorInfo(absl::FailedPreconditionError(message), {.reason = std::string(reason)});
 }
@@ -88,6 +91,16 @@ absl::Status CheckNeeds(const forward::Open& open, const HopOptions& options) {
   return absl::OkStatus();
 }
 
+// A stateless frame carries the whole sequence; its rows must fit into one message to the next hop.
+absl::Status CheckStatelessSize(const forward::Compute& compute, const HopOptions& options) {
+  const bool has_next = options.layers.end < options.layer_count;
+  const uint64_t bytes = uint64_t{compute.tokens.size()} * options.hidden_size * sizeof(float);
+  if (!has_next || bytes <= kStatelessBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a stateless frame of ", compute.tokens.size(), " rows is ", bytes,
+                   " bytes between shards; at most ", kStatelessBytesMax, " fit into a message"));
+}
+
 absl::Status CheckHidden(const forward::Compute& compute, const HopOptions& options) {
   const bool first_hop = options.layers.begin == 0;
   const uint64_t wanted =
@@ -160,6 +173,7 @@ absl::Status CheckCompute(const forward::Compute& compute, bool stateful_stream,
                   absl::StrCat("the frame is for layers ", Text(compute.layers),
                                "; this shard has ", Text(options.layers)));
   }
+  if (stateless) KVMESH_RETURN_IF_ERROR(CheckStatelessSize(compute, options));
   const uint64_t past_len = compute.past_len.value_or(0);
   KVMESH_RETURN_IF_ERROR(CheckContext("past_len", past_len, options.context_length));
   KVMESH_RETURN_IF_ERROR(

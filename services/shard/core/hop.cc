@@ -75,7 +75,7 @@ absl::Status Hop::Supersede(const forward::Open& open, MonoTime now) {
   if (it == by_session_.end()) return absl::OkStatus();
   const StreamId older_id = it->second;
   const Stream& older = streams_.at(older_id);
-  const absl::Status superseded =
+  absl::Status superseded =
       WithErrorInfo(absl::AbortedError(absl::StrCat("session ", open.session.ToHex(),
                                                     ": a newer epoch or attempt is known")),
                     {.reason = std::string(reason::kSuperseded)});

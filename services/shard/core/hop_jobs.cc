@@ -43,6 +43,7 @@ std::vector<float> LastRow(const std::vector<float>& rows, size_t count) {
 }
 
 std::string BytesOf(const std::vector<float>& rows) {
+  if (rows.empty()) return {};
   return {reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float)};
 }
 

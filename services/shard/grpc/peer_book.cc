@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace kvmesh::shard {
@@ -78,10 +77,11 @@ bool PeerBook::Allows(const std::string& address) const {
   if (everything_) return true;
   const HostPort wanted = SplitAddress(address);
   MutexLock lock(&mutex_);
-  return std::any_of(names_.begin(), names_.end(), [&](const HostPort& name) {
-    if (!name.port.empty() && name.port != wanted.port) return false;
-    return name.host == wanted.host || resolved_.count({name.host, wanted.host}) > 0;
-  });
+  for (const HostPort& name : names_) {
+    if (!name.port.empty() && name.port != wanted.port) continue;
+    if (name.host == wanted.host || resolved_.count({name.host, wanted.host}) > 0) return true;
+  }
+  return false;
 }
 
 void PeerBook::ResolveLoop() {

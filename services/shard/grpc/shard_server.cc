@@ -70,11 +70,9 @@ absl::StatusOr<SelfTestResult> RunSelfTest(Engine& engine) {
   return result;
 }
 
-ShardServer::ShardServer(const ShardServerOptions& options, const Clock& clock,
-                         std::unique_ptr<Engine> engine,
+ShardServer::ShardServer(const ShardServerOptions& options, std::unique_ptr<Engine> engine,
                          std::unique_ptr<const Vocabulary> vocabulary)
     : options_(options),
-      clock_(clock),
       engine_(std::move(engine)),
       vocabulary_(std::move(vocabulary)),
       peers_(options.peers) {}
@@ -84,7 +82,7 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
     std::unique_ptr<const Vocabulary> vocabulary, const model::ModelDigests& digests) {
   KVMESH_ASSIGN_OR_RETURN(const SelfTestResult test, RunSelfTest(*engine));
   std::unique_ptr<ShardServer> shard(
-      new ShardServer(options, clock, std::move(engine), std::move(vocabulary)));
+      new ShardServer(options, std::move(engine), std::move(vocabulary)));
   shard->caching_ = options.caching && test.cache_works;
   if (!shard->caching_) {
     LOG(WARNING) << "this shard keeps no session state ("

@@ -68,14 +68,13 @@ class ShardServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  ShardServer(const ShardServerOptions& options, const Clock& clock, std::unique_ptr<Engine> engine,
+  ShardServer(const ShardServerOptions& options, std::unique_ptr<Engine> engine,
               std::unique_ptr<const Vocabulary> vocabulary);
   HopOptions OptionsOfHop() const;
   v1::DescribeResponse Description(const model::ModelDigests& digests) const;
   void TickLoop();
 
   const ShardServerOptions options_;
-  const Clock& clock_;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<const Vocabulary> vocabulary_;
   bool caching_ = false;

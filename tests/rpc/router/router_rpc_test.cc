@@ -141,8 +141,8 @@ TEST_F(RouterRpc, ShardsThatDoNotFitTogetherAreShownFromBothSides) {
   }));
   const Answer answer = Generate(Request("a", 1));
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("quant fake"));
-  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("other"));
+  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("fake at "));
+  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("other at "));
 }
 
 TEST_F(RouterRpc, StatusShowsRouteShardsAndWhatIsMissing) {

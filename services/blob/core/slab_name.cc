@@ -9,6 +9,17 @@
 #include "common/base/status_macros.h"
 
 namespace kvmesh::blob {
+namespace {
+
+template <typename Id>
+absl::StatusOr<Id> IdFromHex(absl::string_view hex, absl::string_view field) {
+  absl::StatusOr<Id> id = Id::FromHex(hex, field);
+  if (id.ok()) return id;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", hex.size(), " characters; ", 2 * Id::kSize, " hex digits"));
+}
+
+}  // namespace
 
 std::string SlabName::ToFileName() const {
   return absl::StrCat(key.ToHex(), ".", layers.begin, "-", layers.end, ".", write_id.ToHex());
@@ -33,8 +44,8 @@ absl::StatusOr<SlabName> SlabName::FromFileName(absl::string_view file_name) {
 absl::StatusOr<SlabName> SlabName::FromParts(absl::string_view key_hex, LayerRange layers,
                                              absl::string_view write_id_hex) {
   SlabName name;
-  KVMESH_ASSIGN_OR_RETURN(name.key, Sha256Digest::FromHex(key_hex, "slab.key"));
-  KVMESH_ASSIGN_OR_RETURN(name.write_id, WriteId::FromHex(write_id_hex, "slab.write_id"));
+  KVMESH_ASSIGN_OR_RETURN(name.key, IdFromHex<Sha256Digest>(key_hex, "slab.key"));
+  KVMESH_ASSIGN_OR_RETURN(name.write_id, IdFromHex<WriteId>(write_id_hex, "slab.write_id"));
   if (layers.begin >= layers.end || layers.end > limits::kLayersMax) {
     return absl::InvalidArgumentError(absl::StrCat("slab.layers is ", layers.begin, ":", layers.end,
                                                    "; at most ", limits::kLayersMax, " layers"));

@@ -48,14 +48,14 @@ bool IsCodeOf(int error, absl::StatusCode code) {
 
 TEST_F(StoreFaults, EachOperationOfAPutMayFail) {
   files_.SetPlan(nullptr);
-  ASSERT_TRUE(PutSlab(*store_, MakeSlabOfSize(500, 1 << 20)).ok());
+  ASSERT_TRUE(PutSlab(*store_, MakeSlabOfSize(500, 128 << 10)).ok());
   const std::vector<std::string> operations = files_.Operations();
   ASSERT_GE(operations.size(), 8U);
   uint64_t seed = 1;
   for (int error : {ENOSPC, EIO, EMFILE}) {
     for (size_t number = 0; number < operations.size(); ++number) {
       SCOPED_TRACE(operations[number] + " " + std::to_string(error));
-      const RandomSlab slab = MakeSlabOfSize(seed++, 1 << 20);
+      const RandomSlab slab = MakeSlabOfSize(seed++, 128 << 10);
       const size_t files_before = folder_.Files().size();
       const uint64_t used_before = store_->usage().used_bytes;
       FailOnce(number, error);

@@ -1,0 +1,394 @@
+// The blob service over the wire, on every tier.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error_info.h"
+#include "common/rpc/blob_client.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status_bridge.h"
+#include "services/blob/grpc/blob_codec.h"
+#include "services/blob/grpc/blob_server.h"
+#include "tests/testing/store_fixture.h"
+
+namespace kvmesh::blob {
+namespace {
+
+using testing::MakeRandomSlab;
+using testing::MakeSlabOfSize;
+using testing::RandomSlab;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+std::chrono::system_clock::time_point Deadline() {
+  return std::chrono::system_clock::now() + std::chrono::seconds(60);
+}
+
+bool WaitUntil(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class BlobServiceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  BlobServiceTest() : folder_(GetParam()) {}
+
+  void Start(BlobServerOptions options = {}) {
+    blob_.reset();
+    options.server.listen = "127.0.0.1:0";
+    options.folder = folder_.path();
+    options.service.tier = GetParam();
+    if (options.store.budget_bytes == 0) options.store.budget_bytes = 256 << 20;
+    auto blob = BlobServer::Start(options, *files_, clock_);
+    ASSERT_TRUE(blob.ok()) << blob.status();
+    blob_ = *std::move(blob);
+    stub_ = NewStub();
+  }
+  std::unique_ptr<v1::BlobService::Stub> NewStub() const {
+    return v1::BlobService::NewStub(rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port())));
+  }
+  static v1::PutHeader Header(const RandomSlab& slab) {
+    v1::PutHeader header;
+    *header.mutable_slab() = EncodeName(NameOf(slab.meta));
+    header.set_tokens_sha256(std::string(slab.meta.tokens_sha256.bytes()));
+    header.set_size_bytes(slab.bytes.size());
+    header.set_payload_crc32c(slab.meta.payload_crc32c());
+    return header;
+  }
+  absl::StatusOr<v1::PutResponse> Put(const RandomSlab& slab) {
+    return rpc::PutSlab(*stub_, Header(slab), {slab.bytes}, kTimeout);
+  }
+  absl::StatusOr<std::string> Get(const v1::GetRequest& request) {
+    std::string bytes;
+    const auto header =
+        rpc::GetSlab(*stub_, request, kTimeout, [&](const v1::GetHeader&, absl::string_view chunk) {
+          bytes.append(chunk.data(), chunk.size());
+          return absl::OkStatus();
+        });
+    if (!header.ok()) return header.status();
+    return bytes;
+  }
+  static v1::GetRequest Whole(const RandomSlab& slab) {
+    v1::GetRequest request;
+    *request.mutable_slab() = EncodeName(NameOf(slab.meta));
+    request.set_part(v1::GET_PART_WHOLE);
+    return request;
+  }
+  absl::Status Delete(const v1::SlabId& id, bool* deleted = nullptr) {
+    grpc::ClientContext context;
+    context.set_deadline(Deadline());
+    v1::DeleteRequest request;
+    *request.mutable_slab() = id;
+    v1::DeleteResponse response;
+    const absl::Status status = rpc::FromGrpc(stub_->Delete(&context, request, &response));
+    if (deleted != nullptr) *deleted = response.deleted();
+    return status;
+  }
+
+  std::unique_ptr<FileSystem> files_ = MakePosixFileSystem();
+  MonotonicClock clock_;
+  testing::TempFolder folder_;
+  std::unique_ptr<BlobServer> blob_;
+  std::unique_ptr<v1::BlobService::Stub> stub_;
+};
+
+TEST_P(BlobServiceTest, WhatWasPutComesBackWholeInPartsAndAsMeta) {
+  Start();
+  const RandomSlab slab = MakeRandomSlab({.layers = {3, 6}, .token_count = 900, .row_values = 700});
+  ASSERT_GT(slab.bytes.size(), 8U << 20);
+  const auto put = Put(slab);
+  ASSERT_TRUE(put.ok()) << put.status();
+  EXPECT_EQ(put->slab().token_count(), 900U);
+  EXPECT_EQ(put->slab().cut_points_size(), static_cast<int>(slab.meta.cut_points.size()));
+  const auto whole = Get(Whole(slab));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_TRUE(*whole == slab.bytes);
+
+  v1::GetRequest request = Whole(slab);
+  request.set_part(v1::GET_PART_META);
+  const auto meta = Get(request);
+  ASSERT_TRUE(meta.ok()) << meta.status();
+  EXPECT_EQ(meta->size(), slab::kHeadBytes + slab.meta.meta_bytes + slab::kTrailerBytes);
+  EXPECT_EQ(meta->substr(0, 100), slab.bytes.substr(0, 100));
+
+  request.set_part(v1::GET_PART_LAYERS);
+  v1::LayerSelection& layer = *request.add_layers();
+  layer.set_layer(4);
+  const auto part = Get(request);
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_NE(part->find(slab.layers[1].substr(0, 4096)), std::string::npos);
+  EXPECT_LT(part->size(), slab.bytes.size() / 2);
+  layer.set_tokens(100);
+  const auto cut = Get(request);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_LT(cut->size(), part->size());
+}
+
+TEST_P(BlobServiceTest, ARepeatedPutIsAdoptedWithoutReadingItAgain) {
+  Start();
+  const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
+  ASSERT_TRUE(Put(slab).ok());
+  const auto again = Put(slab);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->adopted());
+}
+
+TEST_P(BlobServiceTest, MalformedNamesAndFramesAreInvalidArguments) {
+  Start();
+  const RandomSlab slab = MakeRandomSlab({});
+  const auto code = [&](const std::function<void(v1::PutHeader&)>& change) {
+    v1::PutHeader header = Header(slab);
+    change(header);
+    return rpc::PutSlab(*stub_, header, {slab.bytes}, kTimeout).status().code();
+  };
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->set_key("../../../etc/passwd"); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->set_key(std::string(63, 'a')); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->set_key(std::string(64, 'g')); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->set_write_id("../x"); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->clear_layers(); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.mutable_slab()->mutable_layers()->set_end(5000); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.set_tokens_sha256("short"); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.set_size_bytes(0); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.set_size_bytes(UINT64_MAX); }), invalid);
+  EXPECT_EQ(code([](auto& h) { h.clear_slab(); }), invalid);
+  v1::SlabId bad;
+  bad.set_key("x");
+  EXPECT_EQ(Delete(bad).code(), invalid);
+  v1::GetRequest get;
+  *get.mutable_slab() = bad;
+  EXPECT_EQ(Get(get).status().code(), invalid);
+  get = Whole(slab);
+  get.set_part(v1::GET_PART_UNSPECIFIED);
+  EXPECT_EQ(Get(get).status().code(), invalid);
+  EXPECT_EQ(Get(Whole(slab)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(folder_.Files().empty());
+  EXPECT_TRUE(Put(slab).ok());
+}
+
+TEST_P(BlobServiceTest, ChunksWithoutHeaderTooLargeOrEmptyAreRefused) {
+  Start();
+  const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
+  const auto send = [&](const std::vector<v1::PutRequest>& requests) {
+    grpc::ClientContext context;
+    context.set_deadline(Deadline());
+    v1::PutResponse response;
+    const auto writer = stub_->Put(&context, &response);
+    for (const v1::PutRequest& request : requests) {
+      if (!writer->Write(request)) break;
+    }
+    writer->WritesDone();
+    return rpc::FromGrpc(writer->Finish()).code();
+  };
+  v1::PutRequest header;
+  *header.mutable_header() = Header(slab);
+  v1::PutRequest chunk;
+  chunk.set_chunk(slab.bytes.substr(0, kChunkBytesMax + 1));
+  v1::PutRequest empty;
+  empty.set_chunk("");
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(send({}), invalid);
+  EXPECT_EQ(send({chunk}), invalid);
+  EXPECT_EQ(send({header, chunk}), invalid);
+  EXPECT_EQ(send({header, empty}), invalid);
+  EXPECT_EQ(send({header, header}), invalid);
+  EXPECT_EQ(send({header, v1::PutRequest()}), invalid);
+  EXPECT_EQ(send({header}), invalid);
+  EXPECT_EQ(blob_->store().usage().occupied(), 0U);
+}
+
+TEST_P(BlobServiceTest, APutBeyondTheBudgetIsRefusedBeforeAByteIsTaken) {
+  BlobServerOptions options;
+  options.store.budget_bytes = 1 << 20;
+  Start(options);
+  const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
+  const auto put = Put(slab);
+  EXPECT_EQ(put.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(put.status()), reason::kTooLarge);
+  EXPECT_EQ(blob_->metrics().Value("kvmesh_blob_put_bytes_total"), 0);
+}
+
+TEST_P(BlobServiceTest, AClientThatStopsSendingIsCutOffAndHoldsNothing) {
+  BlobServerOptions options;
+  options.service.stall_timeout = absl::Milliseconds(200);
+  Start(options);
+  const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  v1::PutResponse response;
+  const auto writer = stub_->Put(&context, &response);
+  v1::PutRequest header;
+  *header.mutable_header() = Header(slab);
+  ASSERT_TRUE(writer->Write(header));
+  const absl::Status status = rpc::FromGrpc(writer->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ReasonOf(status), "STALLED");
+  EXPECT_EQ(blob_->store().usage().occupied(), 0U);
+  EXPECT_EQ(blob_->store().transfers(), 0U);
+  EXPECT_TRUE(folder_.Files().empty());
+  EXPECT_TRUE(Put(slab).ok());
+}
+
+TEST_P(BlobServiceTest, AClientThatStopsReadingIsCutOffAndHoldsNothing) {
+  BlobServerOptions options;
+  options.service.stall_timeout = absl::Milliseconds(200);
+  Start(options);
+  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
+  ASSERT_TRUE(Put(slab).ok());
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  const auto reader = stub_->Get(&context, Whole(slab));
+  v1::GetResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(
+      WaitUntil([&] { return blob_->metrics().Value("kvmesh_blob_stalled_transfers_total") > 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
+  while (reader->Read(&response)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST_P(BlobServiceTest, ACancelledPutLeavesNothing) {
+  Start();
+  const RandomSlab slab = MakeSlabOfSize(1, 8 << 20);
+  grpc::ClientContext context;
+  v1::PutResponse response;
+  const auto writer = stub_->Put(&context, &response);
+  v1::PutRequest request;
+  *request.mutable_header() = Header(slab);
+  ASSERT_TRUE(writer->Write(request));
+  request.set_chunk(slab.bytes.substr(0, 1 << 20));
+  ASSERT_TRUE(writer->Write(request));
+  ASSERT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 1; }));
+  context.TryCancel();
+  EXPECT_FALSE(writer->Finish().ok());
+  EXPECT_TRUE(WaitUntil([&] { return blob_->store().usage().occupied() == 0; }));
+  EXPECT_TRUE(folder_.Files().empty());
+}
+
+TEST_P(BlobServiceTest, ADeleteAnswersWhenTheLastReaderHasEnded) {
+  Start();
+  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
+  ASSERT_TRUE(Put(slab).ok());
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  const auto reader = stub_->Get(&context, Whole(slab));
+  v1::GetResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  bool deleted = false;
+  std::atomic<bool> answered{false};
+  std::thread deleter([&] {
+    EXPECT_TRUE(Delete(EncodeName(NameOf(slab.meta)), &deleted).ok());
+    answered = true;
+  });
+  ASSERT_TRUE(WaitUntil([&] { return !blob_->store().Stat(NameOf(slab.meta)).ok(); }));
+  EXPECT_FALSE(answered);
+  uint64_t bytes = 0;
+  while (reader->Read(&response)) bytes += response.chunk().size();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(bytes, slab.bytes.size());
+  deleter.join();
+  EXPECT_TRUE(deleted);
+  EXPECT_TRUE(Delete(EncodeName(NameOf(slab.meta)), &deleted).ok());
+  EXPECT_FALSE(deleted);
+}
+
+TEST_P(BlobServiceTest, ListGoesPageByPageAndStatFindsOne) {
+  Start();
+  for (uint64_t seed = 1; seed <= 7; ++seed) ASSERT_TRUE(Put(MakeRandomSlab({.seed = seed})).ok());
+  v1::ListRequest request;
+  request.set_page_size(3);
+  std::vector<std::string> keys;
+  for (int page = 0; page < 4; ++page) {
+    grpc::ClientContext context;
+    v1::ListResponse response;
+    ASSERT_TRUE(stub_->List(&context, request, &response).ok());
+    for (const v1::SlabInfo& info : response.slabs()) keys.push_back(info.slab().key());
+    request.set_page_token(response.next_page_token());
+    if (request.page_token().empty()) break;
+  }
+  EXPECT_EQ(keys.size(), 7U);
+  EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
+  const auto list_code = [&](uint32_t size, const std::string& token) {
+    grpc::ClientContext context;
+    v1::ListRequest bad;
+    bad.set_page_size(size);
+    bad.set_page_token(token);
+    v1::ListResponse response;
+    return stub_->List(&context, bad, &response).error_code();
+  };
+  EXPECT_EQ(list_code(1000, ""), grpc::StatusCode::OK);
+  EXPECT_EQ(list_code(1001, ""), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(list_code(1, "../"), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  v1::StatRequest stat;
+  *stat.mutable_slab() = EncodeName(NameOf(MakeRandomSlab({.seed = 3}).meta));
+  v1::StatResponse found;
+  EXPECT_TRUE(stub_->Stat(&context, stat, &found).ok());
+  EXPECT_EQ(found.slab().token_count(), 70U);
+}
+
+TEST_P(BlobServiceTest, VerifyAnswersOnceASlab) {
+  Start();
+  for (uint64_t seed = 1; seed <= 4; ++seed) ASSERT_TRUE(Put(MakeRandomSlab({.seed = seed})).ok());
+  size_t expected_bad = 0;
+  if (GetParam() != "ram") {
+    const std::string path = folder_.path() + "/" + folder_.Files()[0];
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-40, std::ios::end);
+    file.write("X", 1);
+    expected_bad = 1;
+  }
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  const auto reader = stub_->Verify(&context, {});
+  v1::VerifyResponse response;
+  size_t sound = 0;
+  size_t bad = 0;
+  while (reader->Read(&response)) ++(response.sound() ? sound : bad);
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(bad, expected_bad);
+  EXPECT_EQ(sound, 4 - expected_bad);
+  grpc::ClientContext stats_context;
+  v1::BlobServiceGetStatsResponse stats;
+  ASSERT_TRUE(stub_->GetStats(&stats_context, {}, &stats).ok());
+  EXPECT_EQ(stats.tier(), GetParam());
+  EXPECT_EQ(stats.slabs(), 4 - expected_bad);
+  EXPECT_EQ(stats.slabs_quarantined(), expected_bad);
+}
+
+TEST_P(BlobServiceTest, ABoundedNumberOfTransfersRunsAtOnce) {
+  BlobServerOptions options;
+  options.store.transfers_max = 1;
+  Start(options);
+  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
+  ASSERT_TRUE(Put(slab).ok());
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  const auto reader = stub_->Get(&context, Whole(slab));
+  v1::GetResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  const auto refused = Get(Whole(slab));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused.status()), reason::kQueueFull);
+  EXPECT_TRUE(RetryDelayOf(refused.status()).has_value());
+  context.TryCancel();
+  EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
+  EXPECT_TRUE(Get(Whole(slab)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, BlobServiceTest, ::testing::Values("ram", "ram_file", "disk"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace kvmesh::blob

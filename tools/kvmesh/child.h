@@ -16,9 +16,9 @@ namespace kvmesh::cli {
 // The folder of this program, where the services lie as well.
 std::string ProgramFolder();
 
-// A TCP port of 127.0.0.1 that is free now and lies below the range of outgoing connections.
-// Unavailable: none found.
-absl::StatusOr<int> FreePort();
+// `count` different TCP ports of 127.0.0.1 that are free now and lie below the range of outgoing
+// connections. Unavailable: not found.
+absl::StatusOr<std::vector<int>> FreePorts(int count);
 
 // A process that this one has started. Not thread-safe; used from the thread that started it, which
 // must live as long as the process (the kernel ties the death of an attached child to that thread).

@@ -201,6 +201,18 @@ INSTANTIATE_TEST_SUITE_P(Edges, CheckComputeTest,
                                                                        "INVALID_ARGUMENT", false}}),
                          [](const auto& info) { return info.param.name; });
 
+TEST(CheckCompute, AStatelessFrameMustFitIntoOneMessageToTheNextHop) {
+  HopHarness h({0, 3});
+  HopOptions options = h.hop().options();
+  options.hidden_size = 1 << 20;  // 4 MiB a row
+  Compute compute = h.Frame(CacheMode::kStateless, {1, 2, 3, 4, 5, 6, 7}, 0, 6, 0, true);
+  EXPECT_TRUE(CheckCompute(compute, false, options).ok());
+  compute.tokens.push_back(7);
+  EXPECT_EQ(CheckCompute(compute, false, options).code(), absl::StatusCode::kInvalidArgument);
+  options.layers = compute.layers = {0, HopHarness::kLayers};  // nothing is sent on
+  EXPECT_TRUE(CheckCompute(compute, false, options).ok());
+}
+
 TEST(CheckCompute, TheFirstHopTakesNoRows) {
   HopHarness h({0, 3});
   Compute compute = h.Prefill({1, 2}, 0, 2, true);

@@ -17,7 +17,7 @@ std::set<std::string> Keys(const cli::Json& json) {
 
 TEST(CommandLine, UnknownFlagsAreRefusedByEveryProgram) {
   for (const std::string program : {"kvmesh", "kvmesh-shard", "kvmesh-router"}) {
-    const Outcome outcome = Run({Program(program), "--no-such-flag"});
+    const Outcome outcome = RunProgram({Program(program), "--no-such-flag"});
     EXPECT_EQ(outcome.exit_code, cli::kUsage) << program;
     EXPECT_EQ(outcome.out, "") << program;
     EXPECT_NE(outcome.err, "") << program;
@@ -26,7 +26,7 @@ TEST(CommandLine, UnknownFlagsAreRefusedByEveryProgram) {
 
 TEST(CommandLine, HelpExplainsEveryFlagAndEndsWell) {
   for (const std::string program : {"kvmesh", "kvmesh-shard", "kvmesh-router"}) {
-    const Outcome outcome = Run({Program(program), "--help"});
+    const Outcome outcome = RunProgram({Program(program), "--help"});
     EXPECT_EQ(outcome.exit_code, cli::kDone) << program;
     EXPECT_NE(outcome.out.find("--help"), std::string::npos) << program;
   }

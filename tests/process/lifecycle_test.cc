@@ -148,7 +148,8 @@ TEST(Failover, AShardKilledInMidGenerationIsReplacedByItsReplicaWithTheSameIds) 
   const Answer disturbed = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
     if (tokens < 8 || !killed.empty()) return;
     // The shard of the last layers that holds this generation.
-    for (const v1::ShardStatus& shard : mesh.Status().shards()) {
+    const v1::GetStatusResponse status = mesh.Status();
+    for (const v1::ShardStatus& shard : status.shards()) {
       if (shard.live_sessions() > 0 && shard.layers().end() == 30) killed = shard.address();
     }
     if (!killed.empty()) kill(mesh.At(killed).pid, SIGKILL);

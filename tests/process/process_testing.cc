@@ -126,7 +126,7 @@ std::string Process::Err() const {
   return ReadFile(err_path_);
 }
 
-Outcome Run(const std::vector<std::string>& command) {
+Outcome RunProgram(const std::vector<std::string>& command) {
   const TempDir dir;
   Process process(command, dir);
   const int exit_code = process.Wait();
@@ -135,7 +135,7 @@ Outcome Run(const std::vector<std::string>& command) {
 
 Outcome RunCli(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), Program("kvmesh"));
-  return Run(arguments);
+  return RunProgram(arguments);
 }
 
 Mesh::Mesh(const std::string& model, const std::vector<std::string>& flags) {

@@ -69,7 +69,7 @@ struct Outcome {
 };
 
 // Runs `kvmesh ARGUMENTS…`, or another program, to its end.
-Outcome Run(const std::vector<std::string>& command);
+Outcome RunProgram(const std::vector<std::string>& command);
 Outcome RunCli(std::vector<std::string> arguments);
 
 // A detached mesh of real processes; stopped when the object goes.

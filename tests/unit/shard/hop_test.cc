@@ -242,6 +242,35 @@ TEST(Hop, AFullHitAnswersFromTheStoredRow) {
   EXPECT_EQ(h.TakeTokens(), std::vector<uint32_t>{Generated(2).back()});
 }
 
+// What a stream ends with when its job fails so.
+std::optional<ErrorInfo> EndOfFailedJob(HopHarness& h, const absl::Status& failure) {
+  h.Open(1, 1, kPrompt);
+  h.Send(1, h.Prefill(kPrompt, 0, 4, true));
+  std::optional<Job> job = h.Start();
+  h.hop().OnJobDone(job->stream, {.status = failure, .frame = std::move(job->frame)}, h.now);
+  h.Tick(absl::ZeroDuration());
+  const std::optional<absl::Status> end = h.TakeEnd();
+  EXPECT_TRUE(end.has_value());
+  EXPECT_EQ(h.View(1)->held, 0u);
+  return end.has_value() ? ErrorInfoOf(*end) : std::nullopt;
+}
+
+TEST(Hop, UselessLogitsEndTheGenerationAndAreCounted) {
+  HopHarness h;
+  const auto info = EndOfFailedJob(h, absl::InternalError("nan_logits"));
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->reason, reason::kBadLogits);
+  EXPECT_EQ(info->metadata.at("cause"), "nan_logits");
+  EXPECT_EQ(h.hop().counters().bad_logits, 1u);
+}
+
+TEST(Hop, AnEngineWithoutMemoryIsARefusalToRetry) {
+  HopHarness h;
+  const auto info = EndOfFailedJob(h, absl::ResourceExhaustedError("no memory"));
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->reason, reason::kNoRoom);
+}
+
 TEST(Hop, CloseDropFreesTheSessionAndCancelsWhatRunsAndWaits) {
   HopHarness h;
   h.Open(1, 1, kPrompt);

@@ -122,17 +122,23 @@ absl::Status LocalMesh::StartProcesses(Interrupt& interrupt) {
   }
   // A router that finds its shards serving is ready at once; one that does not tries again at
   // intervals.
-  KVMESH_RETURN_IF_ERROR(WaitFor(interrupt, [this, &shards] {
-    for (const ServiceEntry& shard : shards) {
-      if (!std::filesystem::exists(ReadyPath(options_.data_dir, shard.name))) {
-        return absl::StrCat(shard.name, " does not serve yet");
+  KVMESH_RETURN_IF_ERROR(WaitForReadyFiles(interrupt));
+  file_.router = next_address();
+  KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
+                                      {"--shards", all}));
+  // Likewise: a first call that is refused would be repeated only seconds later.
+  return WaitForReadyFiles(interrupt);
+}
+
+absl::Status LocalMesh::WaitForReadyFiles(Interrupt& interrupt) {
+  return WaitFor(interrupt, [this] {
+    for (const ServiceEntry& service : file_.services) {
+      if (!std::filesystem::exists(ReadyPath(options_.data_dir, service.name))) {
+        return absl::StrCat(service.name, " does not serve yet");
       }
     }
     return std::string();
-  }));
-  file_.router = next_address();
-  return StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
-                      {"--shards", all});
+  });
 }
 
 absl::Status LocalMesh::StartProcess(const std::string& program, ServiceEntry entry,

@@ -53,6 +53,8 @@ class LocalMesh {
   // Until `why_not` gives nothing. Unavailable: a process ended, or the time is up; Cancelled:
   // interrupted.
   absl::Status WaitFor(Interrupt& interrupt, const std::function<std::string()>& why_not);
+  // Until every service started so far serves.
+  absl::Status WaitForReadyFiles(Interrupt& interrupt);
   absl::Status ReadReadyFiles();
 
   MeshOptions options_;

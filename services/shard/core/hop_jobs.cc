@@ -272,7 +272,7 @@ absl::Status Hop::JobFailure(const Stream& stream, const absl::Status& status) {
       message == "nan_logits" || message == "inf_logits" || message == "no_candidates";
   if (sampler) ++counters_.bad_logits;
   return WithErrorInfo(absl::InternalError(absl::StrCat(where, message)),
-                       {.reason = sampler ? std::string(reason::kBadLogits) : "ENGINE_FAILED",
+                       {.reason = std::string(sampler ? reason::kBadLogits : reason::kEngineFailed),
                         .metadata = {{"cause", message}, {"hop", absl::StrCat(stream.hop_index)}}});
 }
 

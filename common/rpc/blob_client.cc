@@ -35,11 +35,13 @@ uint64_t BytesOf(const v1::GetHeader& header) {
   return bytes;
 }
 
+// `*ended`: the store has ended the call.
 absl::Status ReadChunks(
-    grpc::ClientReaderInterface<v1::GetResponse>& reader, v1::GetHeader* header,
+    grpc::ClientReaderInterface<v1::GetResponse>& reader, v1::GetHeader* header, bool* ended,
     absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_chunk) {
   v1::GetResponse response;
-  if (!reader.Read(&response) || !response.has_header()) {
+  *ended = !reader.Read(&response);
+  if (*ended || !response.has_header()) {
     return absl::DataLossError("the answer has no header");
   }
   header->Swap(response.mutable_header());
@@ -51,6 +53,7 @@ absl::Status ReadChunks(
     left -= response.chunk().size();
     KVMESH_RETURN_IF_ERROR(on_chunk(*header, response.chunk()));
   }
+  *ended = true;
   if (left == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the answer lacks ", left, " bytes"));
 }
@@ -79,13 +82,14 @@ absl::StatusOr<v1::GetHeader> GetSlab(
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   const auto reader = stub.Get(&context, request);
   v1::GetHeader header;
-  const absl::Status read = ReadChunks(*reader, &header, on_chunk);
-  if (!read.ok()) context.TryCancel();
+  bool ended = false;
+  const absl::Status read = ReadChunks(*reader, &header, &ended, on_chunk);
+  if (!ended) context.TryCancel();
   const absl::Status finished = FromGrpc(reader->Finish());
-  // The store's own error explains a short answer; a cancel of ours explains nothing.
-  if (!finished.ok() && !absl::IsCancelled(finished)) return finished;
+  // The store's own error explains a short answer; the end of a call that we gave up explains
+  // nothing.
+  if (ended && !finished.ok()) return finished;
   KVMESH_RETURN_IF_ERROR(read);
-  KVMESH_RETURN_IF_ERROR(finished);
   return header;
 }
 

@@ -70,7 +70,7 @@ TEST_P(SlabStoreTest, ChosenLayersComeWithHeadAndTrailer) {
   const auto got = GetSlab(*store_, NameOf(slab.meta), selection);
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(*got, expected);
-  EXPECT_LT(got->size(), slab.bytes.size() / 2);
+  EXPECT_LT(got->size(), slab.bytes.size());
   EXPECT_EQ(GetSlab(*store_, NameOf(slab.meta),
                     {.kind = Selection::Kind::kLayers, .layers = {{.layer = 8}}})
                 .status()

@@ -104,6 +104,7 @@ class MeshSim {
   void Drain(size_t shard);
   SimShard& shard(size_t index) { return *shards_[index]; }
   size_t shards() const { return shards_.size(); }
+
   const std::deque<SimGeneration>& generations() const { return generations_; }
   SimGeneration& generation(size_t index) { return generations_[index]; }
   const std::vector<FaultRecord>& struck() const { return struck_; }

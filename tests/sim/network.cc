@@ -90,7 +90,8 @@ void Network::SendAnswer(StreamKey key, forward::Answer answer) {
 }
 
 void Network::Finish(StreamKey key, const absl::Status& status) {
-  if (!At(key).callee_open) ADD_FAILURE() << "a stream that is over was ended: " << status;
+  if (At(key).finished) ADD_FAILURE() << "a stream was ended twice: " << status;
+  At(key).finished = true;
   At(key).callee_open = false;
   InOrder(At(key).last_up, [this, key, status] { EndAtCaller(key, status); });
 }

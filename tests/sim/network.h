@@ -71,6 +71,7 @@ class Network {
     CallerHandlers caller;
     bool caller_open = true;  // the caller still wants answers
     bool callee_open = true;  // the callee still wants frames
+    bool finished = false;    // the callee ended it
     bool late = false;        // what is on its way down comes late
     bool opened = false;      // the first frame was sent
     bool closed = false;      // Close was sent

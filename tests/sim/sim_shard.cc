@@ -83,6 +83,8 @@ void SimShard::Stop() {
 }
 
 void SimShard::Freeze(absl::Duration time) {
+  // A frozen one keeps its hour: what waits for the thaw would lose its order.
+  if (events_.now() < frozen_until_) return;
   frozen_until_ = events_.now() + time;
 }
 

@@ -246,8 +246,9 @@ absl::Status Generation::AppendToken(forward::Output* output) {
 
 void Generation::NextStep(MonoTime now) {
   if (!pieces_.empty()) {
-    // Ids that came from text may change those before: everything runs again, as a new state.
-    Emit(SendFrame{StreamAttempt{attempt_}, forward::Close{forward::Disposition::kKeep}});
+    // Ids that came from text may change those before: everything runs again, as a new state. The
+    // old one is of no use to anybody, and the next route may not come by to take its place.
+    Emit(SendFrame{StreamAttempt{attempt_}, forward::Close{forward::Disposition::kDrop}});
     stream_open_ = false;
     return Run(now);
   }

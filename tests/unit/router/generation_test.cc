@@ -226,7 +226,7 @@ TEST(Generation, TextWithoutIdsIsPrefilledEveryStepUnderAFreshEpoch) {
   });
   script.Run();
   script.Answer(forward::Output{.step = 0, .piece = "x"});
-  EXPECT_EQ(script.Frames<forward::Close>()[0].disposition, forward::Disposition::kKeep);
+  EXPECT_EQ(script.Frames<forward::Close>()[0].disposition, forward::Disposition::kDrop);
   forward::Open open = script.Only<OpenStream>().open;
   EXPECT_EQ(open.epoch, SessionEpoch{2});
   EXPECT_EQ(open.attempt, StreamAttempt{2});

@@ -26,6 +26,7 @@ void AddChat(CLI::App& app, Action* chosen);
 void AddStatus(CLI::App& app, Action* chosen);
 void AddSessions(CLI::App& app, Action* chosen);
 void AddModel(CLI::App& app, Action* chosen);
+void AddSlab(CLI::App& app, Action* chosen);
 void AddBench(CLI::App& app, Action* chosen);
 
 }  // namespace kvmesh::cli

@@ -26,6 +26,7 @@ int Main(int argc, char** argv) {
   AddStatus(app, &chosen);
   AddSessions(app, &chosen);
   AddModel(app, &chosen);
+  AddSlab(app, &chosen);
   AddBench(app, &chosen);
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 unavailable, 4 refused (limits), 130 "

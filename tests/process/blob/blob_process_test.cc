@@ -56,7 +56,9 @@ class BlobProcess {
     }
     if (!std::filesystem::exists(ready)) return;
     const auto json = nlohmann::json::parse(testing::ReadWholeFile(ready));
-    stub_ = v1::BlobService::NewStub(rpc::MakeChannel(json["address"].get<std::string>()));
+    const auto channel = rpc::MakeChannel(json["address"].get<std::string>());
+    channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    stub_ = v1::BlobService::NewStub(channel);
   }
   ~BlobProcess() {
     if (!ended_) {

@@ -55,7 +55,9 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
     stub_ = NewStub();
   }
   std::unique_ptr<v1::BlobService::Stub> NewStub() const {
-    return v1::BlobService::NewStub(rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port())));
+    const auto channel = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
+    EXPECT_TRUE(channel->WaitForConnected(Deadline()));
+    return v1::BlobService::NewStub(channel);
   }
   static v1::PutHeader Header(const RandomSlab& slab) {
     v1::PutHeader header;

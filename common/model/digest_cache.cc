@@ -66,7 +66,8 @@ bool ReplaceFile(const std::string& path, absl::string_view content) {
   std::string temp = absl::StrCat(path, ".XXXXXX");
   const int fd = mkostemp(temp.data(), O_CLOEXEC);
   if (fd < 0) return false;
-  const bool written = WriteAll(fd, content) && fchmod(fd, 0644) == 0 && fsync(fd) == 0;
+  // No fsync: it can take long on a busy disk, and what a power cut tears fails its checksum.
+  const bool written = WriteAll(fd, content) && fchmod(fd, 0644) == 0;
   const bool closed = close(fd) == 0;
   if (written && closed && std::rename(temp.c_str(), path.c_str()) == 0) return true;
   unlink(temp.c_str());

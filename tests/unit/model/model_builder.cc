@@ -190,6 +190,7 @@ TempFolder::~TempFolder() {
 
 std::string TempFolder::Write(const std::string& name, const std::string& content) const {
   const std::filesystem::path file = path_ / name;
+  std::filesystem::remove(file);  // a new file each time: rewriting one in place waits for the disk
   std::ofstream(file, std::ios::binary) << content;
   std::filesystem::last_write_time(
       file, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(1));

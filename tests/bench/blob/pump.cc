@@ -9,7 +9,7 @@
 
 #include "common/base/limits.h"
 #include "common/rpc/channel.h"
-#include "pump.grpc.pb.h"
+#include "pump/pump.grpc.pb.h"
 
 namespace kvmesh::bench {
 namespace {

@@ -37,6 +37,10 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   void EndIfStalled(MonoTime oldest) override;
 
  private:
+  void SubmitWork() {
+    if (context_.transfers.Submit([this] { Work(); })) return;
+    End(BusyStatus("too much work is waiting"));
+  }
   void Work();
   // What a message, or the end of the stream, leads to. A value ends the call.
   std::optional<absl::Status> Handle(grpc::ByteBuffer* message);
@@ -81,28 +85,28 @@ void PutReactor::OnReadDone(bool ok) {
     start = !busy_;
     busy_ = true;
   }
-  if (start && !context_.transfers.Submit([this] { Work(); })) {
-    End(BusyStatus("too much work is waiting"));
-  }
+  if (start) SubmitWork();
 }
 
 void PutReactor::Work() {
-  while (true) {
-    std::optional<grpc::ByteBuffer> message;
-    {
-      MutexLock lock(&mutex_);
-      if (!ready_ && !stream_ended_) {
-        busy_ = false;
-        progress_ = context_.clock.Now();
-        return;
-      }
-      message = std::exchange(ready_, std::nullopt);
-    }
-    if (message) StartRead(&incoming_);
-    const std::optional<absl::Status> status = message ? Handle(&*message) : HandleEnd();
-    if (!status) continue;
-    return End(*status);
+  std::optional<grpc::ByteBuffer> message;
+  {
+    MutexLock lock(&mutex_);
+    message = std::exchange(ready_, std::nullopt);
   }
+  if (message) StartRead(&incoming_);
+  const std::optional<absl::Status> status = message ? Handle(&*message) : HandleEnd();
+  if (status) return End(*status);
+  {
+    MutexLock lock(&mutex_);
+    if (!ready_ && !stream_ended_) {
+      busy_ = false;
+      progress_ = context_.clock.Now();
+      return;
+    }
+  }
+  // To the end of the queue: a fast sender takes turns with the others.
+  SubmitWork();
 }
 
 std::optional<absl::Status> PutReactor::Handle(grpc::ByteBuffer* message) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 1 << 20;
 
-class Pump final : public PumpService::Service {
+class PumpServiceImpl final : public PumpService::Service {
  public:
   grpc::Status Pump(grpc::ServerContext* context,
                     grpc::ServerReaderWriter<PumpResponse, PumpRequest>* stream) override {
@@ -50,7 +50,7 @@ void Must(bool condition, const char* what) {
 }  // namespace
 
 void ServePump(const std::string& ready_file) {
-  Pump pump;
+  PumpServiceImpl pump;
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(limits::kMessageBytesMax);

@@ -136,22 +136,29 @@ void DecoderLayer::RotateAndKeep(ComputeContext& context, LayerScratch& scratch,
 void DecoderLayer::Attend(ComputeContext& context, LayerScratch& scratch,
                           absl::Span<const LayerRow> rows) const {
   const size_t group = heads_ / kv_heads_;  // query heads that share a key head
+  const size_t parts = (group + kAttentionHeadsMax - 1) / kAttentionHeadsMax;  // of a group
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  context.pool.Run(rows.size() * heads_, [&](size_t task, uint32_t worker) {
-    const LayerRow& row = rows[task / heads_];
-    const size_t head = task % heads_;
-    const size_t tokens = row.position + 1;
+  context.pool.Run(rows.size() * kv_heads_ * parts, [&](size_t task, uint32_t worker) {
+    const size_t part = task % parts;
+    const size_t kv_head = task / parts % kv_heads_;
+    const size_t row = task / parts / kv_heads_;
+    const size_t first = kv_head * group + part * kAttentionHeadsMax;
+    const KeyValueState& state = *rows[row].state;
+    const size_t tokens = rows[row].position + 1;
+    const size_t stride = (tokens + kAttentionBlock - 1) / kAttentionBlock * kAttentionBlock;
     std::vector<float>& scores = scratch.scores[worker];
-    Grow(scores, (tokens / KeyValueState::kBlockTokens + 1) * KeyValueState::kBlockTokens);
-    const size_t offset = task / heads_ * q_.rows() + head * head_dim_;
+    Grow(scores, kAttentionHeadsMax * stride);
+    const size_t offset = row * q_.rows() + first * head_dim_;
     context.kernels.attend({.query = scratch.query.data() + offset,
-                            .blocks = row.state->blocks(),
-                            .key_offset = row.state->key_offset(head / group),
-                            .value_offset = row.state->value_offset(head / group),
+                            .heads = std::min(kAttentionHeadsMax, (kv_head + 1) * group - first),
+                            .blocks = state.blocks(),
+                            .key_offset = state.key_offset(kv_head),
+                            .value_offset = state.value_offset(kv_head),
                             .tokens = tokens,
                             .head_dim = head_dim_,
                             .scale = scale,
                             .scores = scores.data(),
+                            .scores_stride = stride,
                             .out = scratch.attention.data() + offset});
   });
 }

@@ -82,10 +82,14 @@ struct Cache {
     for (const auto& block : blocks) starts.push_back(block.data());
   }
 
-  std::vector<float> Attend(const Kernels& kernels, const std::vector<float>& query) const {
-    std::vector<float> scores(blocks.size() * kAttentionBlock);
-    std::vector<float> out(head_dim);
-    kernels.attend({.query = query.data(),
+  // `queries`: [heads, head_dim].
+  std::vector<float> Attend(const Kernels& kernels, const std::vector<float>& queries) const {
+    const size_t heads = queries.size() / head_dim;
+    const size_t stride = blocks.size() * kAttentionBlock;
+    std::vector<float> scores(heads * stride);
+    std::vector<float> out(queries.size());
+    kernels.attend({.query = queries.data(),
+                    .heads = heads,
                     .blocks = starts.data(),
                     .key_offset = 0,
                     .value_offset = head_dim * kAttentionBlock,
@@ -93,6 +97,7 @@ struct Cache {
                     .head_dim = head_dim,
                     .scale = 0.5f,
                     .scores = scores.data(),
+                    .scores_stride = stride,
                     .out = out.data()});
     return out;
   }
@@ -127,6 +132,23 @@ TEST_P(KernelsTest, AttentionIsRightOnBothSidesOfEveryBlockBoundary) {
       const std::vector<double> want = cache.AttendInDouble(query);
       for (size_t i = 0; i < head_dim; ++i) {
         ASSERT_NEAR(got[i], want[i], 2e-6) << "head_dim " << head_dim << ", tokens " << tokens;
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, AHeadHasTheSameBitsAloneAndAmongOthers) {
+  for (const size_t head_dim : {12u, 64u}) {
+    const Cache cache(100, head_dim);
+    for (size_t heads = 1; heads <= kAttentionHeadsMax; ++heads) {
+      const std::vector<float> queries = RandomVector(heads * head_dim, 12);
+      const std::vector<float> together = cache.Attend(*kernels_, queries);
+      for (size_t head = 0; head < heads; ++head) {
+        const auto begin = static_cast<ptrdiff_t>(head * head_dim);
+        const auto end = static_cast<ptrdiff_t>((head + 1) * head_dim);
+        EXPECT_EQ(std::vector<float>(together.begin() + begin, together.begin() + end),
+                  cache.Attend(*kernels_, {queries.begin() + begin, queries.begin() + end}))
+            << "head " << head << " of " << heads;
       }
     }
   }

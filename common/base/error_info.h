@@ -28,7 +28,7 @@ inline constexpr absl::string_view kHopUnavailable =
 inline constexpr absl::string_view kNoRoom = "NO_ROOM";
 inline constexpr absl::string_view kTooLarge = "TOO_LARGE";  // would not fit an empty shard
 inline constexpr absl::string_view kQueueFull = "QUEUE_FULL";
-inline constexpr absl::string_view kBadLogits = "BAD_LOGITS";            // metadata: cause
+inline constexpr absl::string_view kBadLogits = "BAD_LOGITS";  // metadata: cause
 inline constexpr absl::string_view kEngineFailed = "ENGINE_FAILED";
 }  // namespace reason
 

@@ -84,6 +84,7 @@ Process::Process(const std::vector<std::string>& command, const TempDir& dir) {
   err_path_ = base + ".err";
   std::vector<std::string> arguments = command;
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_ = fork();

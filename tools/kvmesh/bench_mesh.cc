@@ -101,6 +101,7 @@ absl::StatusOr<double> Aggregate(v1::RouterService::Stub& router,
   const auto start = std::chrono::steady_clock::now();
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(sessions));
     for (int i = 0; i < sessions; ++i) {
       threads.emplace_back([&, i] {
         std::vector<uint32_t> own = prompt;

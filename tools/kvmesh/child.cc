@@ -101,6 +101,7 @@ absl::StatusOr<Child> Child::Start(Options options) {
         absl::StrCat(options.arguments[0], " is not there: build it first"));
   }
   std::vector<char*> argv;
+  argv.reserve(options.arguments.size() + 1);
   for (std::string& argument : options.arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   const pid_t parent = getpid();
@@ -127,6 +128,7 @@ std::string Child::HowItEnded() const {
 
 absl::Status Become(std::vector<std::string> arguments) {
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   // The other program knows nothing of a thread here that waits for these signals.

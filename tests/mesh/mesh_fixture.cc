@@ -107,6 +107,9 @@ MeshShard::~MeshShard() {
 }
 
 void MeshShard::Kill() {
+  // Nobody hears of what the process still does while it is taken down.
+  proxy_->SetDown(true);
+  proxy_->CutStreams(/*also_watch=*/true);
   gate.Open();
   server_.reset();
 }
@@ -131,6 +134,7 @@ void MeshShard::Start(bool fresh_instance) {
   if (!server.ok()) return;
   server_ = *std::move(server);
   port_ = server_->port();
+  if (proxy_ != nullptr) proxy_->SetDown(false);
 }
 
 std::vector<shard::SessionView> MeshShard::Sessions() {
@@ -161,7 +165,6 @@ void Mesh::AddRouter(router::RouterOptions options) {
   options.server.listen = "127.0.0.1:0";
   for (const auto& shard : shards_) options.discovery.names.push_back(shard->address());
   options.discovery.resolve_interval = absl::Milliseconds(100);
-  options.discovery.heartbeat = absl::Milliseconds(200);
   auto router = router::RouterServer::Start(
       options, ToyRouterModel(kLayers, shards_[0]->setup().context_length), router_clock_);
   ASSERT_TRUE(router.ok()) << router.status();

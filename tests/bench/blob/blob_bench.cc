@@ -75,6 +75,12 @@ class Folder {
   std::string path_;
 };
 
+std::unique_ptr<v1::BlobService::Stub> Connect(const ServerProcess& blob) {
+  const auto channel = rpc::MakeChannel(blob.address());
+  channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  return v1::BlobService::NewStub(channel);
+}
+
 std::unique_ptr<ServerProcess> StartBlob(const std::string& tier, const Folder& folder,
                                          const std::vector<std::string>& environment = {}) {
   const std::string ready = folder.path() + "/ready.json";
@@ -173,7 +179,7 @@ void BenchThroughput(const std::string& tier, const Flags& flags, const ServerPr
   const std::string chunk(kMiB, 'c');
   const Folder folder(tier);
   const auto blob = StartBlob(tier, folder);
-  const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(blob->address()));
+  const auto stub = Connect(*blob);
   Cost to, from, put, get;
   for (int round = 0; round < flags.rounds; ++round) {
     Keep(Measure(pump, [&] { PumpTo(pump.address(), chunk, bytes); }), &to);
@@ -205,7 +211,7 @@ void BenchCopies(const std::string& tier, const LargeSlab& slab) {
   const auto blob = StartBlob(
       tier, folder,
       {"LD_PRELOAD=" + BinDir() + "/libkvmesh_copy_count.so", "KVMESH_COPY_COUNT=" + count_file});
-  const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(blob->address()));
+  const auto stub = Connect(*blob);
   const auto bytes = static_cast<double>(slab.image().size());
   const uint64_t start = Copied(*blob, count_file);
   Put(*stub, slab.image());
@@ -227,7 +233,7 @@ void BenchSmall(const std::string& tier, int count) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
-      const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(blob->address()));
+      const auto stub = Connect(*blob);
       for (int i = next++; i < count; i = next++) {
         Must(rpc::PutSlab(*stub, HeaderOf(slabs[i].meta), {slabs[i].bytes}, kTimeout).status());
       }
@@ -251,7 +257,7 @@ void BenchScan(int count) {
         << slab.bytes;
   }
   const auto blob = StartBlob("ram_file", folder);
-  const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(blob->address()));
+  const auto stub = Connect(*blob);
   grpc::ClientContext context;
   v1::BlobServiceGetStatsResponse stats;
   if (!stub->GetStats(&context, {}, &stats).ok()) std::exit(1);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 
 #include "common/base/limits.h"
 #include "common/rpc/channel.h"
@@ -41,6 +42,13 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Connected before the clock starts.
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(address);
+  channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  return channel;
+}
+
 void Must(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "pump: %s\n", what);
@@ -64,7 +72,7 @@ void ServePump(const std::string& ready_file) {
 }
 
 double PumpTo(const std::string& address, const std::string& chunk, uint64_t bytes) {
-  const auto stub = PumpService::NewStub(rpc::MakeChannel(address));
+  const auto stub = PumpService::NewStub(Connect(address));
   const auto start = std::chrono::steady_clock::now();
   grpc::ClientContext context;
   const auto stream = stub->Pump(&context);
@@ -79,7 +87,7 @@ double PumpTo(const std::string& address, const std::string& chunk, uint64_t byt
 }
 
 double PumpFrom(const std::string& address, uint64_t bytes) {
-  const auto stub = PumpService::NewStub(rpc::MakeChannel(address));
+  const auto stub = PumpService::NewStub(Connect(address));
   const auto start = std::chrono::steady_clock::now();
   grpc::ClientContext context;
   const auto stream = stub->Pump(&context);

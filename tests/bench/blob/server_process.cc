@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@ ServerProcess::ServerProcess(const std::vector<std::string>& command, const std:
   const auto start = std::chrono::steady_clock::now();
   pid_ = fork();
   if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // also when the bench is cut off
     for (const std::string& variable : environment) putenv(strdup(variable.c_str()));
     std::vector<char*> arguments;
     for (const std::string& argument : command) arguments.push_back(strdup(argument.c_str()));

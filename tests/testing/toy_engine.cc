@@ -1,5 +1,6 @@
 #include "tests/testing/toy_engine.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -46,7 +47,7 @@ void WriteRow(uint64_t hash, float* row) {
 absl::StatusOr<uint64_t> ReadRow(const float* row) {
   uint64_t hash = 0;
   for (int i = 0; i < 4; ++i) {
-    const bool is_part = row[i] >= 0 && row[i] <= 65535 && row[i] == static_cast<uint32_t>(row[i]);
+    const bool is_part = row[i] >= 0 && row[i] <= 65535 && row[i] == std::floor(row[i]);
     if (!is_part) return absl::InternalError("a hidden row that no toy layer wrote");
     hash |= static_cast<uint64_t>(row[i]) << (16 * i);
   }

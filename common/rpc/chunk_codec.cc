@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <array>
+#include <utility>
 
 namespace kvmesh::rpc {
 namespace {
@@ -47,15 +48,16 @@ bool ViewChunk(const grpc::ByteBuffer& message, std::vector<grpc::Slice>* slices
   return true;
 }
 
-grpc::ByteBuffer MakeChunkMessage(std::unique_ptr<char[]> data, size_t size) {
+grpc::ByteBuffer MakeChunkMessage(std::shared_ptr<char[]> data, size_t size) {
   std::array<uint8_t, kPrefixBytesMax> prefix{kChunkTag};
   const uint8_t* end =
       google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(size, prefix.data() + 1);
-  char* bytes = data.release();
+  char* bytes = data.get();
   const std::array<grpc::Slice, 2> slices = {
       grpc::Slice(prefix.data(), static_cast<size_t>(end - prefix.data())),
       grpc::Slice(
-          bytes, size, [](void* owned) { delete[] static_cast<char*>(owned); }, bytes)};
+          bytes, size, [](void* owner) { delete static_cast<std::shared_ptr<char[]>*>(owner); },
+          new std::shared_ptr<char[]>(std::move(data)))};
   return {slices.data(), slices.size()};
 }
 

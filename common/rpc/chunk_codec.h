@@ -19,8 +19,9 @@ namespace kvmesh::rpc {
 bool ViewChunk(const grpc::ByteBuffer& message, std::vector<grpc::Slice>* slices,
                std::vector<absl::string_view>* chunk);
 
-// A message with `size` bytes of `data` as its chunk; takes the data, copies nothing.
-grpc::ByteBuffer MakeChunkMessage(std::unique_ptr<char[]> data, size_t size);
+// A message with the first `size` bytes of `data` as its chunk; copies nothing. The data is shared
+// with gRPC, which lets it go once it is sent.
+grpc::ByteBuffer MakeChunkMessage(std::shared_ptr<char[]> data, size_t size);
 
 template <typename Message>
 bool ParseMessage(grpc::ByteBuffer* buffer, Message* message) {

@@ -62,7 +62,8 @@ absl::StatusOr<std::unique_ptr<blob::SlabStore>> OpenStore(const std::string& ti
                                                            blob::FileSystem& files,
                                                            blob::StoreEvents& events) {
   if (tier == "ram") {
-    return blob::SlabStore::Open(options, std::make_unique<blob::RamTier>(), events);
+    return blob::SlabStore::Open(options, std::make_unique<blob::RamTier>(options.budget_bytes),
+                                 events);
   }
   KVMESH_ASSIGN_OR_RETURN(
       std::unique_ptr<blob::Tier> opened,

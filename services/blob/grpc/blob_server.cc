@@ -15,7 +15,9 @@ constexpr uint64_t kQuarantineShare = 20;
 
 absl::StatusOr<std::unique_ptr<Tier>> OpenTier(const BlobServerOptions& options,
                                                FileSystem& files) {
-  if (options.service.tier == "ram") return std::make_unique<RamTier>();
+  if (options.service.tier == "ram") {
+    return std::make_unique<RamTier>(options.store.budget_bytes);
+  }
   if (options.service.tier != "ram_file" && options.service.tier != "disk") {
     return absl::InvalidArgumentError(
         absl::StrCat("tier is \"", options.service.tier, "\"; ram, ram_file or disk"));

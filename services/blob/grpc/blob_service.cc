@@ -13,6 +13,7 @@ namespace kvmesh::blob {
 namespace {
 
 constexpr size_t kQueueMax = 4096;
+constexpr size_t kBuffersKept = 16;  // idle ones
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 
 // Runs `answer` at once, counts it and ends the call with its status.
@@ -37,6 +38,7 @@ ServiceContext::ServiceContext(const ServiceOptions& service_options, const Cloc
       metrics(blob_metrics),
       stalls(service_clock, service_options.stall_timeout),
       pacer(service_clock, service_options.verify_bytes_per_second),
+      buffers(std::make_shared<BufferPool>(kBuffersKept)),
       transfers(service_options.io_threads, kQueueMax),
       deletes(2, kQueueMax),
       verifies(1, 8) {}

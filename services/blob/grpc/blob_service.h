@@ -10,6 +10,7 @@
 
 #include "kvmesh/v1/blob.grpc.pb.h"
 #include "services/blob/grpc/blob_metrics.h"
+#include "services/blob/grpc/buffer_pool.h"
 #include "services/blob/grpc/executor.h"
 #include "services/blob/grpc/pacer.h"
 #include "services/blob/grpc/stall_watch.h"
@@ -39,6 +40,7 @@ struct ServiceContext {
   StallWatch stalls;
   Pacer pacer;
   std::atomic<bool> verifying{false};
+  std::shared_ptr<BufferPool> buffers;  // shared with the buffers, which gRPC may hold longer
   Executor transfers;
   Executor deletes;  // never behind puts
   Executor verifies;

@@ -1,7 +1,8 @@
-// One Get. While a chunk is being sent, the executor reads and verifies the next.
+// One Get. While a chunk is being sent, the executor reads and verifies the next ones.
 //
 // `busy_` marks that an executor thread owns the reading; the call ends when neither it nor a write
 // is under way.
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,8 @@
 
 namespace kvmesh::blob {
 namespace {
+
+constexpr size_t kPrepared = 3;
 
 class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Stallable {
  public:
@@ -60,7 +63,7 @@ class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   Mutex mutex_;
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::ByteBuffer> next_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> next_ ABSL_GUARDED_BY(mutex_);  // at most kPrepared
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
   MonoTime progress_ ABSL_GUARDED_BY(mutex_);
 };
@@ -73,7 +76,8 @@ void GetReactor::Work() {
     {
       MutexLock lock(&mutex_);
       if (!status_ && writing_) {
-        next_ = *std::move(*produced);
+        next_.push_back(*std::move(*produced));
+        if (next_.size() < kPrepared) continue;
         busy_ = false;
         return;
       }
@@ -96,8 +100,7 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> GetReactor::Produce() {
   }
   const uint64_t bytes = get_->next_bytes();
   if (bytes == 0) return std::optional<grpc::ByteBuffer>();
-  // Not cleared: every byte is read over.
-  std::unique_ptr<char[]> data(new char[bytes]);
+  std::shared_ptr<char[]> data = context_.buffers->Take();
   const absl::Status read = get_->ReadNext(absl::MakeSpan(data.get(), bytes));
   if (!read.ok()) return read;
   context_.metrics.AddBytesGot(bytes);
@@ -131,9 +134,10 @@ void GetReactor::OnWriteDone(bool ok) {
     writing_ = false;
     progress_ = context_.clock.Now();
     if (!ok && !status_) status_ = absl::CancelledError("the client is gone");
-    if (!ok) next_.reset();
-    if (next_) {
-      outgoing_ = *std::exchange(next_, std::nullopt);
+    if (!ok) next_.clear();
+    if (!next_.empty()) {
+      outgoing_ = std::move(next_.front());
+      next_.pop_front();
       writing_ = write = true;
     }
     if (!busy_ && status_ && !writing_) end = status_;

@@ -1,8 +1,8 @@
-// One Put. Messages are read one ahead: while the executor writes a chunk, the next one arrives.
+// One Put. Messages are read a few ahead: while the executor writes a chunk, the next ones arrive.
 //
 // `busy_` marks that an executor thread owns the call; only that thread, or whoever finds it not
 // busy, ends it.
-#include <atomic>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -15,6 +15,8 @@
 
 namespace kvmesh::blob {
 namespace {
+
+constexpr size_t kReadAhead = 4;
 
 class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer>, public Stallable {
  public:
@@ -63,7 +65,8 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
   std::vector<absl::string_view> chunk_;
 
   Mutex mutex_;
-  std::optional<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);  // at most kReadAhead
+  bool reading_ ABSL_GUARDED_BY(mutex_) = true;
   bool stream_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
@@ -72,34 +75,43 @@ class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
 
 void PutReactor::OnReadDone(bool ok) {
   bool start = false;
+  bool read = false;
   {
     MutexLock lock(&mutex_);
+    reading_ = false;
     if (ended_) return;
     progress_ = context_.clock.Now();
     if (ok) {
-      ready_ = std::move(incoming_);
+      ready_.push_back(std::move(incoming_));
       incoming_ = grpc::ByteBuffer();
+      reading_ = read = ready_.size() < kReadAhead;
     } else {
       stream_ended_ = true;
     }
     start = !busy_;
     busy_ = true;
   }
+  if (read) StartRead(&incoming_);
   if (start) SubmitWork();
 }
 
 void PutReactor::Work() {
   std::optional<grpc::ByteBuffer> message;
+  bool read = false;
   {
     MutexLock lock(&mutex_);
-    message = std::exchange(ready_, std::nullopt);
+    if (!ready_.empty()) {
+      message = std::move(ready_.front());
+      ready_.pop_front();
+    }
+    if (!reading_ && !stream_ended_) reading_ = read = true;
   }
-  if (message) StartRead(&incoming_);
+  if (read) StartRead(&incoming_);
   const std::optional<absl::Status> status = message ? Handle(&*message) : HandleEnd();
   if (status) return End(*status);
   {
     MutexLock lock(&mutex_);
-    if (!ready_ && !stream_ended_) {
+    if (ready_.empty() && !stream_ended_) {
       busy_ = false;
       progress_ = context_.clock.Now();
       return;

@@ -1,31 +1,25 @@
 #include "services/blob/tiers/ram_tier.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "common/slab/format.h"
-#include "services/blob/tiers/file_system.h"
 
 namespace kvmesh::blob {
 
-// One mapping. Its bytes but for the two usage fields do not change once it is published.
+// One slab. Its bytes but for the two usage fields do not change once it is published.
 class RamTier::Memory {
  public:
-  static absl::StatusOr<std::shared_ptr<Memory>> Make(uint64_t bytes) {
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return ErrnoStatus(errno, "map", "memory");
-    // A fault a 2 MiB page instead of a fault a 4 KiB page, where the system allows it.
-    madvise(data, bytes, MADV_HUGEPAGE);
-    return std::shared_ptr<Memory>(new Memory(static_cast<char*>(data), bytes));
+  static absl::StatusOr<std::shared_ptr<Memory>> Make(MappingPool& pool, uint64_t bytes) {
+    const absl::StatusOr<Mapping> mapping = pool.Take(bytes);
+    if (!mapping.ok()) return mapping.status();
+    return std::shared_ptr<Memory>(new Memory(pool, *mapping, bytes));
   }
-  ~Memory() { munmap(data_, bytes_); }
+  ~Memory() { pool_.GiveBack(mapping_); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  char* data() { return data_; }
+  char* data() { return mapping_.data; }
   uint64_t bytes() const { return bytes_; }
 
   // The usage fields are read and written under a lock of their own.
@@ -33,22 +27,24 @@ class RamTier::Memory {
     const std::string hits = slab::EncodeHitCount(hit_count);
     const std::string used = slab::EncodeLastUsed(last_used_time_s);
     MutexLock lock(&use_mutex_);
-    std::memcpy(data_ + slab::kHitCountOffset, hits.data(), hits.size());
-    std::memcpy(data_ + slab::kLastUsedOffset, used.data(), used.size());
+    std::memcpy(mapping_.data + slab::kHitCountOffset, hits.data(), hits.size());
+    std::memcpy(mapping_.data + slab::kLastUsedOffset, used.data(), used.size());
   }
   void Read(uint64_t offset, absl::Span<char> out) {
     if (offset >= slab::kHeaderBytes) {
-      std::memcpy(out.data(), data_ + offset, out.size());
+      std::memcpy(out.data(), mapping_.data + offset, out.size());
       return;
     }
     MutexLock lock(&use_mutex_);
-    std::memcpy(out.data(), data_ + offset, out.size());
+    std::memcpy(out.data(), mapping_.data + offset, out.size());
   }
 
  private:
-  Memory(char* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
+  Memory(MappingPool& pool, const Mapping& mapping, uint64_t bytes)
+      : pool_(pool), mapping_(mapping), bytes_(bytes) {}
 
-  char* const data_;
+  MappingPool& pool_;
+  const Mapping mapping_;
   const uint64_t bytes_;
   Mutex use_mutex_;
 };
@@ -99,7 +95,7 @@ class RamTier::Source final : public slab::ByteSource {
 
 absl::StatusOr<std::unique_ptr<SlabWrite>> RamTier::Create(const SlabName& name,
                                                            uint64_t file_bytes) {
-  auto memory = Memory::Make(file_bytes);
+  auto memory = Memory::Make(pool_, file_bytes);
   if (!memory.ok()) return memory.status();
   return std::make_unique<Write>(*this, name, *std::move(memory));
 }

@@ -1,17 +1,21 @@
-// Slabs in the memory of this process: gone when it ends. One anonymous mapping a slab, so that a
-// removed one gives its pages back at once and nothing is fragmented.
+// Slabs in the memory of this process: gone when it ends. A removed one leaves its memory to the
+// next.
 #pragma once
 
 #include <map>
 #include <memory>
 
 #include "common/base/mutex.h"
+#include "services/blob/tiers/mapping_pool.h"
 #include "services/blob/tiers/tier.h"
 
 namespace kvmesh::blob {
 
 class RamTier final : public Tier {
  public:
+  // `bytes_max`: of memory, that of removed slabs included.
+  explicit RamTier(uint64_t bytes_max) : pool_(bytes_max) {}
+
   absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name,
                                                     uint64_t file_bytes) override;
   absl::StatusOr<std::unique_ptr<slab::ByteSource>> Open(const SlabName& name) override;
@@ -29,6 +33,7 @@ class RamTier final : public Tier {
   class Write;
   class Source;
 
+  MappingPool pool_;  // outlives the slabs
   Mutex mutex_;
   // Shared with the readers: a removed slab lives until the last one ends.
   std::map<SlabName, std::shared_ptr<Memory>> slabs_ ABSL_GUARDED_BY(mutex_);

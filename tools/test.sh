@@ -21,8 +21,8 @@ install_rust
 fetch_model
 build_preset dev
 if [ ${#ctest_arguments[@]} = 0 ]; then
-  build_preset asan
-  build_preset tsan
+  build_sanitized asan
+  build_sanitized tsan
 fi
 if $all; then
   say "clang-tidy on everything"

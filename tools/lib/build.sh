@@ -40,3 +40,11 @@ follow_build() {
 build_failed() {
   fail "build/$1 did not build; the first error is above. If it names a file that was half written in an interrupted run, remove build/$1 and run the script again."
 }
+
+# Under TSan: what threads or the simulated mesh run through. Parsers and text have one thread.
+KVMESH_TSAN_TESTS=(base_test blob_core_test compute_test router_core_test sampler_test shard_core_test sim_seeded_test skew_test)
+
+# build_sanitized PRESET: the tests of a sanitizer preset.
+build_sanitized() {
+  if [ "$1" = tsan ]; then build_preset tsan "${KVMESH_TSAN_TESTS[@]}"; else build_preset "$1"; fi
+}

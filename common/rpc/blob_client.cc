@@ -47,7 +47,7 @@ absl::Status ReadChunks(
   header->Swap(response.mutable_header());
   uint64_t left = BytesOf(*header);
   while (reader.Read(&response)) {
-    if (!response.has_chunk() || response.chunk().size() > left) {
+    if (response.has_header() || response.chunk().size() > left) {
       return absl::DataLossError("the answer has more bytes than its header says");
     }
     left -= response.chunk().size();

@@ -281,7 +281,8 @@ KVMESH_PER_CPU void RowQ6_K(const uint8_t* __restrict src, float* __restrict out
                                  (second & 0xF) | (high & 0xC) << 2, (first >> 4) | (high & 0x30),
                                  (second >> 4) | (high & 0xC0) >> 2};
         for (int part = 0; part < 4; ++part) {
-          const float scale = d * static_cast<float>(scales[2 * part + i / 16]);
+          const int group = 2 * part + i / 16;
+          const float scale = d * static_cast<float>(scales[group]);
           Store8(__builtin_convertvector(parts[part], Ints8), 32, scale, out + 32 * part + i);
         }
       }

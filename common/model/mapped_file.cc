@@ -71,10 +71,11 @@ MappedFile::~MappedFile() {
 
 void ReleasePages(absl::Span<const uint8_t> mapped) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(mapped.data()) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(mapped.data() + mapped.size());
+  const size_t before = reinterpret_cast<uintptr_t>(mapped.data()) % page;
+  if (mapped.empty()) return;
   // Only a hint; pages that stay cost memory, not correctness.
-  if (end > begin) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  (void)madvise(const_cast<uint8_t*>(mapped.data()) - before, before + mapped.size(),
+                MADV_DONTNEED);
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) {

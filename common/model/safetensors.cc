@@ -120,6 +120,7 @@ absl::StatusOr<SafetensorsTensor> ReadTensor(const std::string& name, const Json
 absl::Status CheckCoverage(const std::vector<SafetensorsTensor>& tensors,
                            absl::Span<const uint8_t> data) {
   std::vector<const SafetensorsTensor*> in_order;
+  in_order.reserve(tensors.size());
   for (const SafetensorsTensor& tensor : tensors) in_order.push_back(&tensor);
   std::sort(in_order.begin(), in_order.end(), [](const auto* a, const auto* b) {
     return std::make_pair(a->data.data(), a->data.size()) <

@@ -72,11 +72,11 @@ int Fail(const absl::Status& status) {
 // The slices of received messages come and go by the megabyte, on several threads. By default their
 // pages would be given back to the system each time, to be cleared and mapped again for the next.
 void KeepFreedMemory() {
-  constexpr int kKeptBytes = 8 << 20;  // an arena
-  mallopt(M_ARENA_MAX, 4);
+  constexpr int kKeptBytes = 4 << 20;  // an arena
+  mallopt(M_ARENA_MAX, 2);
   mallopt(M_MMAP_THRESHOLD, kKeptBytes);
   mallopt(M_TRIM_THRESHOLD, kKeptBytes);
-  mallopt(M_TOP_PAD, 1 << 20);
+  mallopt(M_TOP_PAD, 256 << 10);
 }
 
 int Main(int argc, char** argv) {

@@ -13,7 +13,7 @@ namespace kvmesh::blob {
 namespace {
 
 constexpr size_t kQueueMax = 4096;
-constexpr size_t kBuffersKept = 16;  // idle ones
+constexpr size_t kBuffersKept = 4;  // idle ones
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 
 // Runs `answer` at once, counts it and ends the call with its status.

@@ -15,7 +15,7 @@
 namespace kvmesh::blob {
 namespace {
 
-constexpr size_t kPrepared = 3;
+constexpr size_t kPrepared = 2;
 
 class GetReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Stallable {
  public:

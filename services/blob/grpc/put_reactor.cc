@@ -16,7 +16,7 @@
 namespace kvmesh::blob {
 namespace {
 
-constexpr size_t kReadAhead = 4;
+constexpr size_t kReadAhead = 2;
 
 class PutReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer>, public Stallable {
  public:

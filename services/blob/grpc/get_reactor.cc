@@ -136,7 +136,7 @@ void GetReactor::OnWriteDone(bool ok) {
     if (!ok && !status_) status_ = absl::CancelledError("the client is gone");
     if (!ok) next_.clear();
     if (!next_.empty()) {
-      outgoing_ = std::move(next_.front());
+      outgoing_ = next_.front();
       next_.pop_front();
       writing_ = write = true;
     }

@@ -141,7 +141,7 @@ absl::Status FileTier::TrimQuarantine() {
   for (const FolderEntry& entry : quarantine_) kept += slab::AlignUp(entry.bytes);
   while (!quarantine_.empty() && (kept > options_.quarantine_bytes_max ||
                                   quarantine_.size() > options_.quarantine_files_max)) {
-    const absl::Status unlinked =
+    absl::Status unlinked =
         files_.Unlink(absl::StrCat(options_.folder, "/quarantine/", quarantine_.front().name));
     if (!unlinked.ok() && !absl::IsNotFound(unlinked)) return unlinked;
     kept -= slab::AlignUp(quarantine_.front().bytes);

@@ -27,7 +27,7 @@ uint64_t OpenGet::next_bytes() const {
 }
 
 absl::Status OpenGet::ReadNext(absl::Span<char> out) {
-  const absl::Status read = ReadChunk(plan_.chunks[next_], out);
+  absl::Status read = ReadChunk(plan_.chunks[next_], out);
   if (absl::IsDataLoss(read)) store_.Quarantine(name_, read);
   if (read.ok()) ++next_;
   return read;

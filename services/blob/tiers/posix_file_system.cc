@@ -106,8 +106,7 @@ class PosixFileSystem final : public FileSystem {
   absl::Status SyncFolder(const std::string& path) override {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return ErrnoStatus(errno, "open", path);
-    const absl::Status status =
-        fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "sync", path);
+    absl::Status status = fsync(fd) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "sync", path);
     close(fd);
     return status;
   }

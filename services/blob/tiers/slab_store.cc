@@ -230,7 +230,7 @@ absl::Status SlabStore::Verify(const SlabName& name,
     }
     return absl::OkStatus();
   };
-  const absl::Status verified = verify();
+  absl::Status verified = verify();
   if (absl::IsDataLoss(verified) || absl::IsNotFound(verified)) Quarantine(name, verified);
   EndRead(name);
   return verified;
@@ -240,13 +240,16 @@ absl::Status SlabStore::Verify(const SlabName& name,
 
 void SlabStore::Delete(const SlabName& name, RemovedCallback done) {
   Catalog::Removal removal;
+  RemovedCallback call_now;
   {
     MutexLock lock(&mutex_);
     removal = catalog_.BeginRemoval(name);
     // Whoever ends the removal calls everybody who waits for it.
-    if (removal != Catalog::Removal::kAbsent) waiters_[name].push_back(std::move(done));
+    RemovedCallback& kept =
+        removal == Catalog::Removal::kAbsent ? call_now : waiters_[name].emplace_back();
+    kept = std::move(done);
   }
-  if (removal == Catalog::Removal::kAbsent) return done(false);
+  if (removal == Catalog::Removal::kAbsent) return call_now(false);
   if (removal == Catalog::Removal::kInProgress) return;
   const absl::Status removed = tier_->Remove(name);
   bool forgotten = false;
@@ -328,7 +331,7 @@ absl::Status SlabStore::RecordUse(const SlabName& name, uint32_t hit_count,
     MutexLock lock(&mutex_);
     KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name).status());
   }
-  const absl::Status written = tier_->WriteUse(name, hit_count, last_used_time_s);
+  absl::Status written = tier_->WriteUse(name, hit_count, last_used_time_s);
   if (written.ok()) {
     MutexLock lock(&mutex_);
     catalog_.SetUse(name, hit_count, last_used_time_s);

@@ -232,6 +232,11 @@ void GenerationCall::OnClientGone() {
                       : absl::CancelledError("cancelled by the client"));
 }
 
+bool GenerationCall::client_gone() {
+  MutexLock lock(&mutex_);
+  return client_gone_;
+}
+
 void GenerationCall::Detach() {
   std::shared_ptr<GenerationDriver> driver;  // let go of without the lock
   MutexLock lock(&mutex_);

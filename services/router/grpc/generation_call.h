@@ -37,6 +37,9 @@ class GenerationCall final : public GenerationClient {
   void OnClientGone();
   void Detach();  // the writer goes away
 
+  // Nobody waits for the answer any more: work that has not begun need not begin.
+  bool client_gone();
+
   // Then exactly one of: Fail, or Begin and later Bind with the driver that runs it.
   void Fail(const absl::Status& status);
   void Begin(const PreparedRequest& request, const text::Tokenizer& tokenizer);

@@ -33,6 +33,12 @@ uint64_t RandomSeed() {
   return seed;
 }
 
+// Long work whose caller has gone is skipped: else callers that give up, and ask again, would keep
+// the pool busy for nobody.
+absl::Status GoneWhileQueued() {
+  return absl::CancelledError("the caller went away before its turn");
+}
+
 }  // namespace
 
 RouterService::RouterService(Parts parts) : parts_(std::move(parts)) {}
@@ -56,6 +62,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* RouterService::Generate(
   // A cancelled call may end, and its request with it, before the work has begun: it takes a copy.
   const bool accepted = parts_.pool.Submit(
       [this, call = reactor->call(), context = ContextOf(context), request = *request] {
+        if (call->client_gone()) return call->Fail(GoneWhileQueued());
         Run(call, context, PromptIds(parts_.model, request), request.options());
       });
   if (!accepted) reactor->call()->Fail(Busy());
@@ -67,6 +74,7 @@ grpc::ServerWriteReactor<v1::ChatResponse>* RouterService::Chat(
   auto* reactor = new AnswerReactor<v1::ChatResponse>(parts_.clock, parts_.metrics, "Chat");
   const bool accepted = parts_.pool.Submit(
       [this, call = reactor->call(), context = ContextOf(context), request = *request] {
+        if (call->client_gone()) return call->Fail(GoneWhileQueued());
         absl::StatusOr<RenderedChat> chat =
             router::RenderChat(parts_.model, request.input(), absl::Now());
         Run(call, context,
@@ -126,7 +134,9 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
     timer.Finish(rpc::CodeName(result.error_code()));
     reactor->Finish(result);
   };
-  auto run = [work = std::move(work), finish]() mutable { finish(work()); };
+  auto run = [work = std::move(work), finish, context, long_work]() mutable {
+    finish(long_work && context->IsCancelled() ? GoneWhileQueued() : work());
+  };
   if (!long_work) {
     run();
   } else if (!parts_.pool.Submit(run)) {

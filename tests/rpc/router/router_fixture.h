@@ -52,11 +52,11 @@ inline std::vector<uint32_t> FakeGenerate(std::vector<uint32_t> prompt, size_t t
 
 class RouterFixture : public ::testing::Test {
  protected:
-  static RouterModel Model() {
+  static RouterModel Model(FakeTokenizer::OnEncode on_encode = nullptr) {
     std::vector<std::string> pieces;
     for (char c = 'a'; c <= 'z'; ++c) pieces.emplace_back(1, c);
     pieces.emplace_back("<eos>");
-    RouterModel model{.tokenizer = std::make_shared<FakeTokenizer>(pieces),
+    RouterModel model{.tokenizer = std::make_shared<FakeTokenizer>(pieces, std::move(on_encode)),
                       .identity = FakeIdentity(),
                       .vocab_size = kFakeVocab,
                       .context_length = 64,
@@ -69,7 +69,7 @@ class RouterFixture : public ::testing::Test {
     options_.discovery.names = std::move(shards);
     options_.discovery.heartbeat = absl::Milliseconds(200);
     absl::StatusOr<std::unique_ptr<RouterServer>> router =
-        RouterServer::Start(options_, Model(), clock_);
+        RouterServer::Start(options_, Model(on_encode_), clock_);
     ASSERT_TRUE(router.ok()) << router.status();
     router_ = *std::move(router);
     channel_ = rpc::MakeChannel(absl::StrCat("127.0.0.1:", router_->port()));
@@ -121,6 +121,7 @@ class RouterFixture : public ::testing::Test {
 
   MonotonicClock clock_;
   RouterOptions options_;
+  FakeTokenizer::OnEncode on_encode_;  // set before StartRouter
   std::unique_ptr<RouterServer> router_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RouterService::Stub> stub_;

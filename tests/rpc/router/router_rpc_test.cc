@@ -182,6 +182,75 @@ TEST_F(RouterRpc, HealthFollowsTheRoute) {
   EXPECT_TRUE(Eventually([&serving] { return !serving(); }));
 }
 
+// All threads for long work are held by two texts while a third caller goes away.
+class RouterLongWork : public RouterFixture {
+ protected:
+  void SetUp() override {
+    on_encode_ = [this](absl::string_view text) {
+      MutexLock lock(&mutex_);
+      if (text == "z") ++late_encoded_;
+      if (text != "a") return;
+      ++holding_;
+      while (held_) wake_.WaitFor(&mutex_, absl::Seconds(1));
+      --holding_;
+    };
+  }
+  void SetHeld(bool held) {
+    MutexLock lock(&mutex_);
+    held_ = held;
+    wake_.NotifyAll();
+  }
+  int holding() {
+    MutexLock lock(&mutex_);
+    return holding_;
+  }
+  int late_encoded() {
+    MutexLock lock(&mutex_);
+    return late_encoded_;
+  }
+  grpc::StatusCode Tokenize(const std::string& text) {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_text(text);
+    v1::TokenizeResponse response;
+    return stub_->Tokenize(&context, request, &response).error_code();
+  }
+
+  // True: the text of the caller that went away was not looked at.
+  bool RoundSkipsTheLateText() {
+    SetHeld(true);
+    const int before = late_encoded();
+    std::vector<std::thread> holders;
+    for (int i = 0; i < 2; ++i) holders.emplace_back([this] { Tokenize("a"); });
+    EXPECT_TRUE(Eventually([this] { return holding() == 2; }));
+    {
+      grpc::ClientContext context;
+      const auto reader = stub_->Generate(&context, Request("z", 1));
+      Status();  // on the same connection: the request has arrived
+      context.TryCancel();
+      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+      Status();  // and so has the end of it
+    }
+    SetHeld(false);
+    for (std::thread& holder : holders) holder.join();
+    // The queue is in order: when this text has had its turn, so has the late one.
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(Tokenize("b"), grpc::StatusCode::OK);
+    return late_encoded() == before;
+  }
+
+  Mutex mutex_;
+  CondVar wake_;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  int holding_ ABSL_GUARDED_BY(mutex_) = 0;
+  int late_encoded_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// In rounds, since the server may hear of the cancel only after the threads are free again.
+TEST_F(RouterLongWork, TheTextOfACallerThatWentAwayWhileQueuedIsNotTokenised) {
+  StartRouter({"127.0.0.1:1"});
+  EXPECT_TRUE(Eventually([this] { return RoundSkipsTheLateText(); }));
+}
+
 // A shard that holds every answer back until released.
 class RouterQueue : public RouterFixture {
  protected:

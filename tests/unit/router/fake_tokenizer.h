@@ -1,6 +1,7 @@
 // A tokenizer of a few hand-made tokens. Immutable.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,14 +11,19 @@
 namespace kvmesh::router {
 
 // Id i stands for pieces[i]; the last one is a control token and ends a sequence. Encodes one byte
-// to the first token with it.
+// to the first token with it. `on_encode`, if any, is called with each text first.
 class FakeTokenizer final : public text::Tokenizer {
  public:
-  explicit FakeTokenizer(std::vector<std::string> pieces)
-      : pieces_(std::move(pieces)), eos_({static_cast<uint32_t>(pieces_.size() - 1)}) {}
+  using OnEncode = std::function<void(absl::string_view text)>;
+
+  explicit FakeTokenizer(std::vector<std::string> pieces, OnEncode on_encode = nullptr)
+      : pieces_(std::move(pieces)),
+        eos_({static_cast<uint32_t>(pieces_.size() - 1)}),
+        on_encode_(std::move(on_encode)) {}
 
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text,
                                                const text::EncodeOptions&) const override {
+    if (on_encode_ != nullptr) on_encode_(text);
     std::vector<uint32_t> ids;
     for (const char c : text) {
       for (uint32_t id = 0; id < pieces_.size(); ++id) {
@@ -45,6 +51,7 @@ class FakeTokenizer final : public text::Tokenizer {
  private:
   std::vector<std::string> pieces_;
   std::vector<uint32_t> eos_;
+  const OnEncode on_encode_;
 };
 
 }  // namespace kvmesh::router

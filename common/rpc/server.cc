@@ -6,8 +6,10 @@
 #include <grpcpp/server_builder.h>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/health.h"
 
 namespace kvmesh::rpc {
@@ -31,9 +33,21 @@ void ApplyLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+// gRPC takes a port beyond 65535 modulo 65536, and would serve where nobody looks.
+absl::Status CheckPort(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return absl::OkStatus();
+  uint32_t port = 0;
+  if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port) && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot listen on ", address, ": a port is a number from 0 to 65535"));
+}
+
 absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
                                                      const std::vector<grpc::Service*>& services,
                                                      int* port) {
+  KVMESH_RETURN_IF_ERROR(CheckPort(address));
   grpc::ServerBuilder builder;
   ApplyLimits(builder);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);

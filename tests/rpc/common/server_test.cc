@@ -85,6 +85,15 @@ TEST_F(RpcServerTest, AnAddressInUseIsAnErrorThatNamesIt) {
   EXPECT_NE(std::string(second.status().message()).find(address), std::string::npos);
 }
 
+TEST(RpcServer, APortBeyondTheLastOneIsRefusedAndNotWrapped) {
+  metrics::Metrics metrics("test");
+  for (const char* address : {"127.0.0.1:65536", "127.0.0.1:99999", "127.0.0.1:http",
+                              "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1"}) {
+    const auto server = RpcServer::Start({.listen = address}, {}, metrics);
+    EXPECT_EQ(server.status().code(), absl::StatusCode::kInvalidArgument) << address;
+  }
+}
+
 std::string HttpGet(int port, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   timeval limit{.tv_sec = 10};

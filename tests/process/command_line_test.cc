@@ -59,6 +59,29 @@ TEST(CommandLine, AnUnreachableRouterIsCodeThreeWithOneErrorObject) {
   EXPECT_EQ(outcome.Json()["error"]["code"], "UNAVAILABLE") << outcome.out;
 }
 
+TEST(CommandLine, TextThatIsNotUtf8IsRefusedByNameBeforeAnythingIsAsked) {
+  const TempDir dir;
+  const std::string latin1 = dir.File("latin1", "caf\xe9");
+  for (const auto& [name, flags] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"--prompt", {"--prompt", "caf\xe9"}},
+           {latin1, {"--prompt-file", latin1}},
+           {"--stop", {"--prompt", "x", "--stop", "\xff"}}}) {
+    std::vector<std::string> arguments = {"generate", "--router", "127.0.0.1:1"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Outcome outcome = RunCli(arguments);
+    EXPECT_EQ(outcome.exit_code, cli::kRefused) << name;
+    EXPECT_EQ(outcome.err, "error: INVALID_ARGUMENT: " + name + " is not UTF-8\n");
+  }
+}
+
+TEST(CommandLine, AFolderIsNoPrompt) {
+  const TempDir dir;
+  const Outcome outcome =
+      RunCli({"generate", "--router", "127.0.0.1:1", "--prompt-file", dir.path()});
+  EXPECT_EQ(outcome.exit_code, cli::kFailed);
+  EXPECT_NE(outcome.err.find("cannot read " + dir.path()), std::string::npos) << outcome.err;
+}
+
 TEST(CommandLine, AMissingModelIsNamed) {
   const TempDir dir;
   const Outcome outcome =

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/model/printable.h"
 #include "common/rpc/channel.h"
 #include "tools/kvmesh/command.h"
 #include "tools/kvmesh/generation.h"
@@ -26,7 +27,8 @@ struct GenerateFlags {
   std::string ids_file;
 };
 
-// NotFound: no such file. InvalidArgument: longer than any prompt may be. "-" is standard input.
+// NotFound: no such file. InvalidArgument: longer than any prompt may be. FailedPrecondition: it
+// cannot be read to its end (a folder opens, but gives nothing). "-" is standard input.
 absl::StatusOr<std::string> ReadInput(const std::string& path) {
   std::ifstream file;
   if (path != "-") {
@@ -45,7 +47,19 @@ absl::StatusOr<std::string> ReadInput(const std::string& path) {
           absl::StrCat(path, " is longer than ", bytes_max, " bytes"));
     }
   }
+  if (in.bad()) return absl::FailedPreconditionError(absl::StrCat("cannot read ", path));
   return text;
+}
+
+// The wire takes UTF-8 alone; a request with other bytes is refused there without a word.
+absl::Status CheckUtf8(absl::string_view name, absl::string_view text) {
+  if (model::IsUtf8(text)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is not UTF-8"));
+}
+
+absl::Status CheckStops(const GenerationFlags& flags) {
+  for (const std::string& stop : flags.stop) KVMESH_RETURN_IF_ERROR(CheckUtf8("--stop", stop));
+  return absl::OkStatus();
 }
 
 // A JSON array of {role, content}. Messages with more than these two plain strings travel as they
@@ -91,6 +105,7 @@ absl::StatusOr<v1::TokenIds> ParseIds(const std::string& text, const std::string
 
 absl::Status RunWith(const GenerateFlags& flags, Context& context, const TextSink& sink,
                      GenerationResult* result) {
+  KVMESH_RETURN_IF_ERROR(CheckStops(flags.common));
   auto router = v1::RouterService::NewStub(rpc::MakeChannel(flags.common.router));
   const absl::Duration timeout = absl::Seconds(flags.common.timeout_seconds);
   if (!flags.chat_file.empty()) {
@@ -107,8 +122,10 @@ absl::Status RunWith(const GenerateFlags& flags, Context& context, const TextSin
     KVMESH_ASSIGN_OR_RETURN(*request.mutable_token_ids(), ParseIds(text, flags.ids_file));
   } else if (!flags.prompt_file.empty()) {
     KVMESH_ASSIGN_OR_RETURN(*request.mutable_text(), ReadInput(flags.prompt_file));
+    KVMESH_RETURN_IF_ERROR(CheckUtf8(flags.prompt_file, request.text()));
     request.set_add_special_tokens(true);
   } else {
+    KVMESH_RETURN_IF_ERROR(CheckUtf8("--prompt", flags.prompt));
     request.set_text(flags.prompt);
     request.set_add_special_tokens(true);
   }
@@ -142,6 +159,9 @@ int Chat(Context& context, const GenerationFlags& flags, const std::string& syst
         absl::InvalidArgumentError("chat is for people: with --json use generate --chat-file"),
         true, false);
   }
+  absl::Status text = CheckStops(flags);
+  text.Update(CheckUtf8("--system", system));
+  if (!text.ok()) return Report(text, false, false);
   auto router = v1::RouterService::NewStub(rpc::MakeChannel(flags.router));
   v1::ChatRequest request;
   *request.mutable_options() = ToOptions(flags);
@@ -161,6 +181,9 @@ int Chat(Context& context, const GenerationFlags& flags, const std::string& syst
       if (!std::getline(std::cin, line)) break;
     }
     if (line.empty()) continue;
+    if (const absl::Status typed = CheckUtf8("this line", line); !typed.ok()) {
+      return Report(typed, false, false);
+    }
     add("user", line);
     GenerationResult result;
     const absl::Status status = RunChat(*router, request, absl::Seconds(flags.timeout_seconds),

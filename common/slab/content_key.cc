@@ -20,6 +20,12 @@ uint64_t BlockHash(const KeyNamespace& key_namespace, absl::string_view text) {
   return PrefixDigest(ContentKey(key_namespace, text.substr(0, BlockHashedBytes(text.size()))));
 }
 
+uint32_t TailHash(absl::string_view text) {
+  uint32_t hash = kTailHashEmpty;
+  for (char byte : text.substr(BlockHashedBytes(text.size()))) hash = ExtendTailHash(hash, byte);
+  return hash;
+}
+
 void AppendPiece(absl::string_view piece, std::string* text) {
   for (char byte : piece) {
     text->push_back(byte);

@@ -43,6 +43,16 @@ constexpr uint64_t BlockHashedBytes(uint64_t text_bytes) {
   return text_bytes / 1024 * 1024;
 }
 
+// FNV-1a, 32 bits, of the bytes behind those that the block hash covers. No name: an index looks
+// with it for candidates among the texts filed under one block hash before it recomputes a key.
+uint32_t TailHash(absl::string_view text);
+
+// The hash of a tail followed by one more byte. Starts at kTailHashEmpty.
+inline constexpr uint32_t kTailHashEmpty = 2166136261U;
+constexpr uint32_t ExtendTailHash(uint32_t hash, char byte) {
+  return (hash ^ static_cast<uint8_t>(byte)) * 16777619U;
+}
+
 // Appends what one token contributes to a text: its raw bytes with 0xFF as 0xFF 0x00; a control
 // token as 0xFF 0x01 and its id, so that no user text spells it.
 void AppendPiece(absl::string_view piece, std::string* text);

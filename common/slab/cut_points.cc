@@ -71,6 +71,7 @@ void FillKeys(const KeyNamespace& key_namespace, absl::string_view text,
     blocked = block;
     point.key = keys.Key();
     point.block_hash = PrefixDigest(blocks.Key());
+    point.tail_hash = TailHash(text.substr(0, point.text_bytes));
   }
 }
 

@@ -20,7 +20,8 @@ std::vector<CutPoint> ChooseCutPoints(const KeyNamespace& key_namespace, absl::s
                                       absl::Span<const uint32_t> token_ends, uint32_t min_tokens,
                                       uint32_t align_tokens);
 
-// Fills block hash and key of `points`, which ascend and lie within `text`, in one pass over it.
+// Fills block hash, tail hash and key of `points`, which ascend and lie within `text`, in one pass
+// over it.
 void FillKeys(const KeyNamespace& key_namespace, absl::string_view text,
               std::vector<CutPoint>* points);
 

@@ -70,6 +70,7 @@ struct CutPoint {
   uint32_t token_count = 0;
   uint32_t text_bytes = 0;
   uint64_t block_hash = 0;
+  uint32_t tail_hash = 0;  // derived from the text; not in the file
   Sha256Digest key;
   friend bool operator==(const CutPoint&, const CutPoint&) = default;
 };

@@ -316,6 +316,9 @@ absl::StatusOr<SlabMeta> ParseMeta(const Head& head, absl::string_view tlvs) {
   KVMESH_ASSIGN_OR_RETURN(const absl::string_view piece_crcs, ReadTlvs(tlvs, &meta));
   KVMESH_RETURN_IF_ERROR(CheckRegions(meta));
   KVMESH_RETURN_IF_ERROR(ReadPieceCrcs(piece_crcs, &meta));
+  for (CutPoint& point : meta.cut_points) {
+    point.tail_hash = TailHash(absl::string_view(meta.text).substr(0, point.text_bytes));
+  }
   KVMESH_RETURN_IF_ERROR(CheckNames(meta));
   return meta;
 }

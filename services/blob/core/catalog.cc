@@ -39,6 +39,7 @@ SlabInfo InfoOf(const slab::SlabMeta& meta) {
           .last_used_time_s = meta.header.last_used_time_s,
           .payload_crc32c = meta.payload_crc32c(),
           .block_hash = meta.block_hash,
+          .tail_hash = slab::TailHash(meta.text),
           .reason = meta.header.reason,
           .tokens_sha256 = meta.tokens_sha256,
           .key_namespace = meta.key_namespace,

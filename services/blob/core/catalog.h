@@ -28,6 +28,7 @@ struct SlabInfo {
   uint64_t last_used_time_s = 0;
   uint32_t payload_crc32c = 0;
   uint64_t block_hash = 0;
+  uint32_t tail_hash = 0;
   slab::SaveReason reason = slab::SaveReason::kCold;
   Sha256Digest tokens_sha256;
   slab::KeyNamespace key_namespace;

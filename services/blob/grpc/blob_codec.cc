@@ -94,11 +94,13 @@ v1::SlabInfo EncodeInfo(const SlabInfo& info, uint64_t now_s) {
   proto.mutable_namespace_()->set_quant(quant);
   proto.mutable_namespace_()->set_ctx_params_hash(info.key_namespace.ctx_params);
   proto.set_block_hash(info.block_hash);
+  proto.set_tail_hash(info.tail_hash);
   for (const slab::CutPoint& point : info.cut_points) {
     v1::CutPoint& cut = *proto.add_cut_points();
     cut.set_token_count(point.token_count);
     cut.set_text_bytes(point.text_bytes);
     cut.set_block_hash(point.block_hash);
+    cut.set_tail_hash(point.tail_hash);
     cut.set_key(point.key.ToHex());
   }
   proto.set_save_reason(std::string(slab::ToString(info.reason)));

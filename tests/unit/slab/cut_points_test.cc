@@ -52,7 +52,18 @@ TEST(CutPoints, HaveTheKeyAndBlockHashOfTheirPrefix) {
     const absl::string_view prefix = absl::string_view(text).substr(0, point.text_bytes);
     EXPECT_EQ(point.key, ContentKey(kNamespace, prefix));
     EXPECT_EQ(point.block_hash, BlockHash(kNamespace, prefix));
+    EXPECT_EQ(point.tail_hash, TailHash(prefix));
   }
+}
+
+TEST(CutPoints, TheTailHashIsFnv1aOfWhatTheBlockHashDoesNotCover) {
+  EXPECT_EQ(TailHash(""), 0x811C9DC5U);
+  EXPECT_EQ(TailHash("a"), 0xE40C292CU);
+  EXPECT_EQ(TailHash("foobar"), 0xBF9CF968U);
+  const std::string block(1024, 'x');
+  EXPECT_EQ(TailHash(block), TailHash(""));
+  EXPECT_EQ(TailHash(block + block + "foobar"), TailHash("foobar"));
+  EXPECT_NE(TailHash(block.substr(1)), TailHash(""));
 }
 
 TEST(CutPoints, OnlyAPossibleBeginningOfACharacterIsInsideOne) {

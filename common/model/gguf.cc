@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/model/bytes.h"
 #include "common/model/printable.h"
 

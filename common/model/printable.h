@@ -9,8 +9,6 @@
 
 namespace kvmesh::model {
 
-bool IsUtf8(absl::string_view text);
-
 // `text` with control characters and bytes above 0x7E escaped, cut after 100 bytes.
 std::string Printable(absl::string_view text);
 

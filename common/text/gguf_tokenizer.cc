@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/model/printable.h"
 #include "common/text/pre_tokenizers.h"
 
@@ -37,7 +38,7 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const model::GgufFile& gguf) {
   Vocabulary vocabulary;
   KVMESH_ASSIGN_OR_RETURN(vocabulary.tokens, gguf.GetStrings(Key("tokens")));
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
-    if (!model::IsUtf8(vocabulary.tokens[i])) {
+    if (!IsUtf8(vocabulary.tokens[i])) {
       return absl::InvalidArgumentError(absl::StrCat(Key("tokens"), "[", i, "] is not UTF-8"));
     }
   }
@@ -122,7 +123,7 @@ absl::StatusOr<json> MergesFromFile(const model::GgufFile& gguf) {
   json pairs = json::array();
   for (size_t i = 0; i < merges.size(); ++i) {
     const size_t space = merges[i].find(' ', 1);
-    if (space == absl::string_view::npos || !model::IsUtf8(merges[i])) {
+    if (space == absl::string_view::npos || !IsUtf8(merges[i])) {
       return absl::InvalidArgumentError(absl::StrCat(
           Key("merges"), "[", i, "] is not two tokens: ", model::Printable(merges[i])));
     }

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
-#include "common/model/printable.h"
+#include "common/base/utf8.h"
 #include "common/rpc/channel.h"
 #include "tools/kvmesh/command.h"
 #include "tools/kvmesh/generation.h"
@@ -53,7 +53,7 @@ absl::StatusOr<std::string> ReadInput(const std::string& path) {
 
 // The wire takes UTF-8 alone; a request with other bytes is refused there without a word.
 absl::Status CheckUtf8(absl::string_view name, absl::string_view text) {
-  if (model::IsUtf8(text)) return absl::OkStatus();
+  if (IsUtf8(text)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is not UTF-8"));
 }
 

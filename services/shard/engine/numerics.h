@@ -1,0 +1,32 @@
+// The numerics of a shard: order and rounding of all its arithmetic, named by an id. Two sets of
+// instructions that give the same bits share an id; members of a route agree on it. Immutable
+// values.
+//
+// `fma32`: activations stay f32; every sum is a chain of fused multiply-adds whose order is fixed
+// by the absolute index of the feature, whatever the rows, tiles and threads (kernels/matmul.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/shard/engine/kernels/instruction_set.h"
+
+namespace kvmesh::shard {
+
+struct Numerics {
+  std::string id;      // as members of a route compare it
+  InstructionSet set;  // that computes it here
+};
+
+// What this processor computes, the default first: each id once, with the fastest set of
+// instructions for it. Empty on a processor without AVX2 and FMA.
+std::vector<Numerics> NumericsOfThisMachine();
+
+// `name`: an id, or ID:SET to force a set of instructions, as "fma32:avx2"; "" is the default.
+// InvalidArgument: no such id or set; the known ones are listed. FailedPrecondition: this processor
+// lacks the instructions; they are named.
+absl::StatusOr<Numerics> NumericsNamed(absl::string_view name);
+
+}  // namespace kvmesh::shard

@@ -115,9 +115,10 @@ struct RowSlab {
 struct RowOpened {
   RowId row{0};
   NamespaceId key_namespace{0};
-  Sha256Digest key;  // of the end, as are the next four
+  Sha256Digest key;  // of the end, as are the next five
   Sha256Digest tokens_sha256;
   uint64_t block_hash = 0;
+  uint32_t tail_hash = 0;
   uint32_t token_count = 0;
   uint32_t text_bytes = 0;
   MonoTime last_used;

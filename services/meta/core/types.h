@@ -60,6 +60,7 @@ struct SlabFacts {
   uint32_t text_bytes = 0;
   uint32_t payload_crc32c = 0;
   uint64_t block_hash = 0;
+  uint32_t tail_hash = 0;  // with the block hash, where an index files the end (slab::TailHash)
   Sha256Digest tokens_sha256;
   std::vector<slab::CutPoint> cut_points;  // the inner ones
   uint32_t model_layers = 0;               // 0: the slab does not say

@@ -11,6 +11,9 @@ constexpr uint32_t kLengthMask = (1U << kLengthBits) - 1;
 constexpr uint32_t kCountMax = ~uint32_t{0} >> kLengthBits;
 static_assert(kLengthMask + 1 == kBlockBytes);
 
+// What is filed late goes at most so far behind the newest of its key.
+constexpr int kLinkStepsMax = 8;
+
 uint32_t LengthOf(uint32_t packed) {
   return packed & kLengthMask;
 }
@@ -63,44 +66,88 @@ uint32_t LookupPart::NewBlock(uint64_t block_hash) {
   return block;
 }
 
-uint32_t LookupPart::Add(const FiledCutPoint& point, uint32_t row, uint32_t next_of_row) {
+uint32_t LookupPart::Add(const FiledCutPoint& point, uint32_t row, int32_t last_used_s,
+                         uint32_t next_of_row) {
   const uint32_t added = NewEntry();
   if (added == kNone) return kNone;
-  Entry& entry = At(added);
-  entry = {.key = point.key,
-           .block_hash = {static_cast<uint32_t>(point.block_hash),
-                          static_cast<uint32_t>(point.block_hash >> 32)},
-           .tail_hash = point.tail_hash,
-           .text_bytes = point.text_bytes,
-           .token_count = point.token_count,
-           .row = row,
-           .newer = kNone,
-           .older = kNone,
-           .next_of_row = next_of_row};
-  const auto slot = by_block_.find(point.block_hash);
+  At(added) = {.key = point.key,
+               .block_hash = {static_cast<uint32_t>(point.block_hash),
+                              static_cast<uint32_t>(point.block_hash >> 32)},
+               .tail_hash = point.tail_hash,
+               .text_bytes = point.text_bytes,
+               .token_count = point.token_count,
+               .row = row,
+               .last_used_s = last_used_s,
+               .newer = kNone,
+               .older = kNone,
+               .next_of_row = next_of_row};
+  File(added);
+  return added;
+}
+
+uint32_t LookupPart::Remove(uint32_t entry) {
+  const uint32_t next_of_row = Park(entry);
+  At(entry).next_of_row = free_;
+  free_ = entry;
+  ++free_count_;
+  return next_of_row;
+}
+
+uint32_t LookupPart::Touch(uint32_t entry, int32_t last_used_s) {
+  Entry& touched = At(entry);
+  touched.last_used_s = last_used_s;
+  if (touched.newer == kNone || touched.newer == entry) return touched.next_of_row;
+  At(touched.newer).older = touched.older;
+  if (touched.older != kNone) At(touched.older).newer = touched.newer;
+  uint32_t& newest = NewestOf(touched);
+  newest = Link(entry, newest);
+  return touched.next_of_row;
+}
+
+uint32_t LookupPart::Park(uint32_t entry) {
+  if (At(entry).newer != entry) Unfile(entry);
+  At(entry).newer = entry;
+  return At(entry).next_of_row;
+}
+
+uint32_t LookupPart::Unpark(uint32_t entry) {
+  if (At(entry).newer == entry) File(entry);
+  return At(entry).next_of_row;
+}
+
+FiledCutPoint LookupPart::PointOf(uint32_t entry) const {
+  const Entry& point = At(entry);
+  return {.key = point.key,
+          .block_hash = point.hash64(),
+          .tail_hash = point.tail_hash,
+          .text_bytes = point.text_bytes,
+          .token_count = point.token_count};
+}
+
+void LookupPart::File(uint32_t entry) {
+  Entry& filed = At(entry);
+  filed.newer = filed.older = kNone;
+  const auto slot = by_block_.find(filed.hash64());
   if (slot == by_block_.end()) {
-    by_block_.insert(Slot{added});
-    return added;
+    by_block_.insert(Slot{entry});
+    return;
   }
   if ((slot->value & kBlockBit) == 0) {
-    if (At(slot->value).key == point.key) {
-      LinkBefore(added, slot->value);
-      slot->value = added;
-      return added;
-    }
     const uint32_t lone = slot->value;
-    const uint32_t block = NewBlock(point.block_hash);
+    if (At(lone).key == filed.key) {
+      slot->value = Link(entry, lone);
+      return;
+    }
+    const uint32_t block = NewBlock(filed.hash64());
     slot->value = block | kBlockBit;
     FileKey(blocks_[block], lone);
   }
-  const auto filed = by_key_.find(ExactPath{PathOf(entry), entry.key});
-  if (filed == by_key_.end()) {
-    FileKey(blocks_[slot->value & ~kBlockBit], added);
+  const auto key = by_key_.find(ExactPath{PathOf(filed), filed.key});
+  if (key == by_key_.end()) {
+    FileKey(blocks_[slot->value & ~kBlockBit], entry);
   } else {
-    LinkBefore(added, filed->newest);
-    filed->newest = added;
+    key->newest = Link(entry, key->newest);
   }
-  return added;
 }
 
 void LookupPart::FileKey(Block& block, uint32_t entry) {
@@ -112,10 +159,25 @@ void LookupPart::FileKey(Block& block, uint32_t entry) {
   if (CountOf(*at) < kCountMax) *at += 1U << kLengthBits;
 }
 
-void LookupPart::LinkBefore(uint32_t entry, uint32_t newest) {
-  At(entry).older = newest;
-  At(entry).newer = kNone;
-  At(newest).newer = entry;
+uint32_t LookupPart::Link(uint32_t entry, uint32_t newest) {
+  Entry& linked = At(entry);
+  if (At(newest).last_used_s <= linked.last_used_s) {
+    linked.newer = kNone;
+    linked.older = newest;
+    At(newest).newer = entry;
+    return entry;
+  }
+  uint32_t before = newest;
+  for (int steps = 0; steps < kLinkStepsMax; ++steps) {
+    const uint32_t next = At(before).older;
+    if (next == kNone || At(next).last_used_s <= linked.last_used_s) break;
+    before = next;
+  }
+  linked.newer = before;
+  linked.older = At(before).older;
+  if (linked.older != kNone) At(linked.older).newer = entry;
+  At(before).older = entry;
+  return newest;
 }
 
 uint32_t& LookupPart::NewestOf(const Entry& entry) {
@@ -124,19 +186,8 @@ uint32_t& LookupPart::NewestOf(const Entry& entry) {
   return by_key_.find(ExactPath{PathOf(entry), entry.key})->newest;
 }
 
-uint32_t LookupPart::Touch(uint32_t entry) {
-  Entry& touched = At(entry);
-  if (touched.newer == kNone) return touched.next_of_row;
-  At(touched.newer).older = touched.older;
-  if (touched.older != kNone) At(touched.older).newer = touched.newer;
-  uint32_t& newest = NewestOf(touched);
-  LinkBefore(entry, newest);
-  newest = entry;
-  return touched.next_of_row;
-}
-
-uint32_t LookupPart::Remove(uint32_t entry) {
-  Entry& removed = At(entry);
+void LookupPart::Unfile(uint32_t entry) {
+  const Entry& removed = At(entry);
   if (removed.newer != kNone) {
     At(removed.newer).older = removed.older;
   } else if (removed.older != kNone) {
@@ -145,11 +196,6 @@ uint32_t LookupPart::Remove(uint32_t entry) {
     UnfileKey(removed);
   }
   if (removed.older != kNone) At(removed.older).newer = removed.newer;
-  const uint32_t next_of_row = removed.next_of_row;
-  removed.next_of_row = free_;
-  free_ = entry;
-  ++free_count_;
-  return next_of_row;
 }
 
 void LookupPart::UnfileKey(const Entry& entry) {
@@ -174,18 +220,27 @@ void LookupPart::UnfileKey(const Entry& entry) {
   free_blocks_.push_back(index);
 }
 
-LookupPart::Hit LookupPart::HitOf(uint32_t entry) const {
-  const Entry& hit = At(entry);
-  return {
-      .row = hit.row, .token_count = hit.token_count, .text_bytes = hit.text_bytes, .key = hit.key};
+std::optional<LookupPart::Hit> LookupPart::FirstOf(uint32_t newest, Accept accept) const {
+  uint32_t entry = newest;
+  for (int asked = 0; entry != kNone && asked < kRowsAskedMax; ++asked) {
+    const Entry& hit = At(entry);
+    if (accept(hit.row)) {
+      return Hit{.row = hit.row,
+                 .token_count = hit.token_count,
+                 .text_bytes = hit.text_bytes,
+                 .key = hit.key};
+    }
+    entry = hit.older;
+  }
+  return std::nullopt;
 }
 
 std::optional<LookupPart::Hit> LookupPart::Longest(const LookupQuery& query, uint32_t blocks,
-                                                   uint64_t block_hash) const {
+                                                   uint64_t block_hash, Accept accept) const {
   const auto slot = by_block_.find(block_hash);
   if (slot == by_block_.end()) return std::nullopt;
   if ((slot->value & kBlockBit) != 0) {
-    return LongestOf(blocks_[slot->value & ~kBlockBit], query, blocks);
+    return LongestOf(blocks_[slot->value & ~kBlockBit], query, blocks, accept);
   }
   const Entry& lone = At(slot->value);
   // Equal block hashes of other block counts are not to be had, but nothing else excludes them.
@@ -193,26 +248,37 @@ std::optional<LookupPart::Hit> LookupPart::Longest(const LookupQuery& query, uin
   const uint32_t length = lone.text_bytes % kBlockBytes;
   if (length > query.TailBytes(blocks)) return std::nullopt;
   if (query.Key(blocks, length) != lone.key) return std::nullopt;
-  return HitOf(slot->value);
+  return FirstOf(slot->value, accept);
 }
 
 std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const LookupQuery& query,
-                                                     uint32_t blocks) const {
+                                                     uint32_t blocks, Accept accept) const {
   const uint32_t tail_bytes = query.TailBytes(blocks);
-  auto end = std::upper_bound(block.lengths.begin(), block.lengths.end(), tail_bytes,
+  const auto begin = block.lengths.begin();
+  auto end = std::upper_bound(begin, block.lengths.end(), tail_bytes,
                               [](uint32_t n, uint32_t packed) { return n < LengthOf(packed); });
-  if (end == block.lengths.begin()) return std::nullopt;
+  if (end == begin) return std::nullopt;
   std::array<uint32_t, kBlockBytes> hashes;
   query.TailHashes(blocks, absl::MakeSpan(hashes).first(LengthOf(*(end - 1)) + 1));
-  while (end != block.lengths.begin()) {
+  while (end != begin) {
     const uint32_t length = LengthOf(*--end);
     const Path path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
     if (!by_key_.contains(path)) continue;
     const Sha256Digest key = query.Key(blocks, length);
     const auto filed = by_key_.find(ExactPath{path, key});
-    if (filed != by_key_.end()) return HitOf(filed->newest);
+    if (filed == by_key_.end()) continue;
+    if (auto hit = FirstOf(filed->newest, accept)) return hit;
   }
   return std::nullopt;
+}
+
+void LookupPart::ForEach(uint64_t block_hash, uint32_t begin, uint32_t end,
+                         absl::FunctionRef<void(uint32_t row, int32_t last_used_s)> action) const {
+  for (uint32_t entry = begin; entry < std::min(end, used_); ++entry) {
+    const Entry& point = At(entry);
+    // Freed entries stay as they were parked.
+    if (point.newer != entry && point.hash64() == block_hash) action(point.row, point.last_used_s);
+  }
 }
 
 size_t LookupPart::memory_bytes() const {

@@ -3,7 +3,8 @@
 // Cut points are filed under their block hash, below that under their length and tail hash. A query
 // asks a block hash for its longest cut point that is a prefix of the prompt; the tail hash only
 // chooses whose key is recomputed, the key decides. Cut points of equal keys, one of each row, form
-// a list in the order of their last use, of which the first is offered.
+// a list, last used first (in seconds, and of what is filed late only roughly); the first one whose
+// row may be read is offered. Rows that may not be read for long are parked: filed nowhere.
 //
 // Pure; the reads are const and may run side by side, writes exclude everything else.
 // Invariant: a block hash of a single key is filed without tables of its own, so that an inner cut
@@ -18,6 +19,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "common/base/ids.h"
 #include "services/meta/core/lookup_query.h"
 
@@ -42,12 +44,19 @@ class LookupPart {
   LookupPart(const LookupPart&) = delete;  // its tables point to it
   LookupPart& operator=(const LookupPart&) = delete;
 
-  // Files a cut point of `row`, as the last used one of its key. `next_of_row` is kept for the
-  // caller, who chains what belongs to a row. kNone: the part is full.
-  uint32_t Add(const FiledCutPoint& point, uint32_t row, uint32_t next_of_row);
-  // Both return the entry's next_of_row.
+  // Files a cut point of `row`. `next_of_row` is kept for the caller, who chains what belongs to a
+  // row. kNone: the part is full.
+  uint32_t Add(const FiledCutPoint& point, uint32_t row, int32_t last_used_s, uint32_t next_of_row);
+  // All return the entry's next_of_row.
   uint32_t Remove(uint32_t entry);
-  uint32_t Touch(uint32_t entry);
+  uint32_t Touch(uint32_t entry, int32_t last_used_s);
+  // Parked entries are met by no query. Each does nothing to one that is as it shall be.
+  uint32_t Park(uint32_t entry);
+  uint32_t Unpark(uint32_t entry);
+
+  // A cut point that was or is filed.
+  FiledCutPoint PointOf(uint32_t entry) const;
+  uint32_t RowOf(uint32_t entry) const { return At(entry).row; }
 
   struct Hit {
     uint32_t row = 0;
@@ -55,9 +64,24 @@ class LookupPart {
     uint32_t text_bytes = 0;
     Sha256Digest key;
   };
+  // Whether a row may be offered.
+  using Accept = absl::FunctionRef<bool(uint32_t row)>;
+  // So many rows of one key are asked for at most. More than that cannot be read only until they
+  // are parked.
+  static constexpr int kRowsAskedMax = 64;
   // The longest cut point under the block hash of the query's first `blocks` KiB that is a prefix
-  // of its text. Recomputes one key for each distinct length whose tail hash is met.
-  std::optional<Hit> Longest(const LookupQuery& query, uint32_t blocks, uint64_t block_hash) const;
+  // of its text and has a row that is accepted. Recomputes one key for each distinct length whose
+  // tail hash is met.
+  std::optional<Hit> Longest(const LookupQuery& query, uint32_t blocks, uint64_t block_hash,
+                             Accept accept) const;
+
+  // Whether anything is filed under a block hash.
+  bool Has(uint64_t block_hash) const { return by_block_.contains(block_hash); }
+  // Calls `action(row, last_used_s)` for the cut points filed under a block hash, among the entries
+  // from `begin` up to `end` or entries_end().
+  void ForEach(uint64_t block_hash, uint32_t begin, uint32_t end,
+               absl::FunctionRef<void(uint32_t row, int32_t last_used_s)> action) const;
+  uint32_t entries_end() const { return used_; }
 
   size_t entries() const { return used_ - free_count_; }
   // Of everything that the part allocated.
@@ -71,13 +95,14 @@ class LookupPart {
     uint32_t text_bytes;
     uint32_t token_count;
     uint32_t row;
-    uint32_t newer;  // of the same key
+    int32_t last_used_s;
+    uint32_t newer;  // of the same key; the entry itself: it is parked
     uint32_t older;
     uint32_t next_of_row;
 
     uint64_t hash64() const { return uint64_t{block_hash[1]} << 32 | block_hash[0]; }
   };
-  static_assert(sizeof(Entry) == 68);
+  static_assert(sizeof(Entry) == 72);
 
   // A block hash of several keys: which lengths they have. The keys themselves are in keys_.
   struct Block {
@@ -124,16 +149,18 @@ class LookupPart {
   }
   uint32_t NewEntry();
   uint32_t NewBlock(uint64_t block_hash);
-  // Files a key that is not filed yet.
+  void File(uint32_t entry);
+  void Unfile(uint32_t entry);
+  // Puts an entry into the list of its key. Returns the newest one after that.
+  uint32_t Link(uint32_t entry, uint32_t newest);
   void FileKey(Block& block, uint32_t entry);
-  // Files an entry in front of `newest`, of the same key.
-  void LinkBefore(uint32_t entry, uint32_t newest);
-  // Forgets a key whose last entry this is.
   void UnfileKey(const Entry& entry);
   // Where it is filed which entry of this one's key is the newest.
   uint32_t& NewestOf(const Entry& entry);
-  Hit HitOf(uint32_t entry) const;
-  std::optional<Hit> LongestOf(const Block& block, const LookupQuery& query, uint32_t blocks) const;
+  // The first of a key's rows that is accepted.
+  std::optional<Hit> FirstOf(uint32_t newest, Accept accept) const;
+  std::optional<Hit> LongestOf(const Block& block, const LookupQuery& query, uint32_t blocks,
+                               Accept accept) const;
 
   std::vector<std::unique_ptr<Entry[]>> chunks_;
   uint32_t used_ = 0;      // entries handed out, freed ones included

@@ -1,6 +1,7 @@
 #include "tests/testing/toy_engine.h"
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -18,25 +19,62 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
+// Holds its hash after every token, so that it can be cut anywhere: a canonical row is one hash.
 class ToyLayerState final : public shard::LayerState {
  public:
   explicit ToyLayerState(const ToyOptions& options) : options_(options) {}
   model::LayerKind kind() const override { return model::LayerKind::kKeyValue; }
   uint64_t bytes() const override {
-    const uint64_t blocks = (tokens_ + options_.block_tokens - 1) / options_.block_tokens;
+    const uint64_t blocks = (tokens() + options_.block_tokens - 1) / options_.block_tokens;
     return blocks * options_.block_tokens * options_.bytes_per_token;
   }
+  uint64_t tokens() const override { return hashes_.size(); }
+  uint64_t row_bytes() const override { return sizeof(uint64_t); }
+
+  absl::StatusOr<std::unique_ptr<shard::LayerState>> Snapshot(uint64_t tokens) const override {
+    if (tokens > hashes_.size()) return absl::OutOfRangeError("more tokens than are held");
+    auto snapshot = std::make_unique<ToyLayerState>(options_);
+    snapshot->hashes_ = hashes_;
+    snapshot->hashes_.resize(tokens);
+    return snapshot;
+  }
+  absl::Status CopyRows(uint64_t begin, uint64_t end, absl::Span<uint8_t> keys,
+                        absl::Span<uint8_t> values) const override {
+    if (begin > end || end > hashes_.size()) {
+      return absl::OutOfRangeError("more tokens than are held");
+    }
+    const size_t bytes = (end - begin) * row_bytes();
+    if (keys.size() != bytes || values.size() != bytes) {
+      return absl::InvalidArgumentError("room of another size");
+    }
+    if (bytes == 0) return absl::OkStatus();
+    std::memcpy(keys.data(), hashes_.data() + begin, bytes);
+    std::memcpy(values.data(), hashes_.data() + begin, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status AppendRows(absl::Span<const uint8_t> keys,
+                          absl::Span<const uint8_t> values) override {
+    if (keys != values || keys.size() % row_bytes() != 0) {
+      return absl::InvalidArgumentError("rows that no toy layer wrote");
+    }
+    for (size_t at = 0; at < keys.size(); at += row_bytes()) {
+      uint64_t hash = 0;
+      std::memcpy(&hash, keys.data() + at, sizeof(hash));
+      hashes_.push_back(hash);
+    }
+    return absl::OkStatus();
+  }
+
   // Takes in one row and gives the layer's output for it.
   uint64_t Run(uint64_t row, uint64_t position, uint32_t layer) {
-    hash_ = Mix(Mix(hash_, row), Mix(position, layer));
-    ++tokens_;
-    return Mix(hash_, layer);
+    const uint64_t before = hashes_.empty() ? 0 : hashes_.back();
+    hashes_.push_back(Mix(Mix(before, row), Mix(position, layer)));
+    return Mix(hashes_.back(), layer);
   }
 
  private:
   const ToyOptions& options_;
-  uint64_t hash_ = 0;
-  uint64_t tokens_ = 0;
+  std::vector<uint64_t> hashes_;
 };
 
 // A row carries its hash in its first four numbers, 16 bits each: exact in f32.

@@ -88,7 +88,6 @@ void DecoderLayer::Run(ComputeContext& context, LayerScratch& scratch,
   Grow(scratch.value, tile * v_.rows());
   Grow(scratch.gate, tile * gate_.rows());
   Grow(scratch.up, tile * up_.rows());
-  scratch.scores.resize(context.pool.threads());
   for (size_t begin = 0; begin < rows.size(); begin += kTileRows) {
     RunTile(context, scratch, rows.subspan(begin, kTileRows));
   }
@@ -129,38 +128,15 @@ void DecoderLayer::RotateAndKeep(ComputeContext& context, LayerScratch& scratch,
     AddBias(v_bias_, value);
     RotateHeads(rows[row].cos_sin, rope_half_, heads_, head_dim_, query);
     RotateHeads(rows[row].cos_sin, rope_half_, kv_heads_, head_dim_, key);
-    rows[row].state->Put(rows[row].position, key, value);
+    rows[row].state->Put(rows[row].position, reinterpret_cast<const uint8_t*>(key),
+                         reinterpret_cast<const uint8_t*>(value));
   });
 }
 
 void DecoderLayer::Attend(ComputeContext& context, LayerScratch& scratch,
                           absl::Span<const LayerRow> rows) const {
-  const size_t group = heads_ / kv_heads_;  // query heads that share a key head
-  const size_t parts = (group + kAttentionHeadsMax - 1) / kAttentionHeadsMax;  // of a group
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  context.pool.Run(rows.size() * kv_heads_ * parts, [&](size_t task, uint32_t worker) {
-    const size_t part = task % parts;
-    const size_t kv_head = task / parts % kv_heads_;
-    const size_t row = task / parts / kv_heads_;
-    const size_t first = kv_head * group + part * kAttentionHeadsMax;
-    const KeyValueState& state = *rows[row].state;
-    const size_t tokens = rows[row].position + 1;
-    const size_t stride = (tokens + kAttentionBlock - 1) / kAttentionBlock * kAttentionBlock;
-    std::vector<float>& scores = scratch.scores[worker];
-    Grow(scores, kAttentionHeadsMax * stride);
-    const size_t offset = row * q_.rows() + first * head_dim_;
-    context.kernels.attend({.query = scratch.query.data() + offset,
-                            .heads = std::min(kAttentionHeadsMax, (kv_head + 1) * group - first),
-                            .blocks = state.blocks(),
-                            .key_offset = state.key_offset(kv_head),
-                            .value_offset = state.value_offset(kv_head),
-                            .tokens = tokens,
-                            .head_dim = head_dim_,
-                            .scale = scale,
-                            .scores = scores.data(),
-                            .scores_stride = stride,
-                            .out = scratch.attention.data() + offset});
-  });
+  BlockAttention attention(context.pool, kStepKernelsAvx2, rows[0].state->layout(), heads_);
+  attention.Run(rows, scratch.query.data(), scratch.attention.data());
 }
 
 void DecoderLayer::FeedForward(ComputeContext& context, LayerScratch& scratch,

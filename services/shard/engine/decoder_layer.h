@@ -9,7 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/model.h"
-#include "services/shard/engine/key_value_state.h"
+#include "services/shard/engine/block_attention.h"
+#include "services/shard/engine/layer_backend.h"
 #include "services/shard/engine/weight_matrix.h"
 
 namespace kvmesh::shard {
@@ -18,25 +19,16 @@ namespace kvmesh::shard {
 // would save little: widening a weight costs a twentieth of its products with 128 rows.
 inline constexpr size_t kTileRows = 128;
 
-// One row of one session, as all layers see it.
-struct LayerRow {
-  float* hidden = nullptr;         // [hidden_size], read and replaced
-  const float* cos_sin = nullptr;  // [rope dims]
-  uint64_t position = 0;
-  KeyValueState* state = nullptr;  // of the layer that is run; has room for `position`
-};
-
 // Vectors and numbers that fill a tile of rows. One for all layers; grows to what is needed.
 struct LayerScratch {
-  std::vector<float> normed;               // [rows, hidden_size]
-  std::vector<float> query;                // [rows, heads * head_dim]
-  std::vector<float> key;                  // [rows, kv_heads * head_dim]
-  std::vector<float> value;                // likewise
-  std::vector<float> attention;            // [rows, heads * head_dim]
-  std::vector<float> gate;                 // [rows, intermediate_size]
-  std::vector<float> up;                   // likewise
-  std::vector<float> added;                // [rows, hidden_size]
-  std::vector<std::vector<float>> scores;  // [threads]
+  std::vector<float> normed;     // [rows, hidden_size]
+  std::vector<float> query;      // [rows, heads * head_dim]
+  std::vector<float> key;        // [rows, kv_heads * head_dim]
+  std::vector<float> value;      // likewise
+  std::vector<float> attention;  // [rows, heads * head_dim]
+  std::vector<float> gate;       // [rows, intermediate_size]
+  std::vector<float> up;         // likewise
+  std::vector<float> added;      // [rows, hidden_size]
 };
 
 // Immutable; thread-safe. The model must outlive it.

@@ -9,45 +9,71 @@
 #include <vector>
 
 #include "services/shard/core/layer_state.h"
-#include "services/shard/engine/kernels.h"
+#include "services/shard/engine/kv_dtype.h"
 
 namespace kvmesh::shard {
 
-// In a block: keys [kv_heads, kBlockTokens, head_dim], then values likewise. Keys are rotated
-// already.
+// What all layers of a model have in common. Keys are rotated already. A block holds for each head
+// its keys [head_dim, kAttentionBlock], then its values [kAttentionBlock, ValueStride(head_dim)].
+struct KeyValueLayout {
+  size_t kv_heads = 0;
+  size_t head_dim = 0;
+  KvDtype dtype = KvDtype::kF16;
+
+  // Bytes from a block's start.
+  size_t key_offset(size_t kv_head) const { return kv_head * head_bytes(); }
+  size_t value_offset(size_t kv_head) const {
+    return key_offset(kv_head) + kAttentionBlock * head_dim * BytesOf(dtype);
+  }
+  size_t block_bytes() const { return kv_heads * head_bytes(); }
+  size_t row_bytes() const { return kv_heads * head_dim * BytesOf(dtype); }
+
+ private:
+  size_t head_bytes() const {
+    return kAttentionBlock * (head_dim + ValueStride(head_dim)) * BytesOf(dtype);
+  }
+};
+
 class KeyValueState final : public LayerState {
  public:
   static constexpr size_t kBlockTokens = kAttentionBlock;
 
-  KeyValueState(uint32_t kv_heads, uint32_t head_dim) : kv_heads_(kv_heads), head_dim_(head_dim) {}
+  explicit KeyValueState(const KeyValueLayout& layout) : layout_(layout) {}
 
   model::LayerKind kind() const override { return model::LayerKind::kKeyValue; }
-  uint64_t bytes() const override { return blocks_.size() * BlockFloats() * sizeof(float); }
+  uint64_t bytes() const override { return blocks_.size() * layout_.block_bytes(); }
+  uint64_t tokens() const override { return tokens_; }
+  absl::StatusOr<std::unique_ptr<LayerState>> Snapshot(uint64_t tokens) const override;
+  uint64_t row_bytes() const override { return layout_.row_bytes(); }
+  absl::Status CopyRows(uint64_t begin, uint64_t end, absl::Span<uint8_t> keys,
+                        absl::Span<uint8_t> values) const override;
+  absl::Status AppendRows(absl::Span<const uint8_t> keys,
+                          absl::Span<const uint8_t> values) override;
 
-  uint64_t tokens() const { return tokens_; }
+  const KeyValueLayout& layout() const { return layout_; }
   void set_tokens(uint64_t tokens) { tokens_ = tokens; }
 
   // Room for `tokens` in all. May throw std::bad_alloc; the state is then as before or has spare
   // blocks.
   void Reserve(uint64_t tokens);
 
-  // Writes the key and the value of `position`, which has room: [kv_heads, head_dim] each.
-  void Put(uint64_t position, const float* key, const float* value);
+  // Writes the key and the value of `position`, which has room: canonical rows.
+  void Put(uint64_t position, const uint8_t* key, const uint8_t* value);
 
-  // From a block's start to the keys, and the values, of one head.
-  size_t key_offset(size_t kv_head) const { return kv_head * kBlockTokens * head_dim_; }
-  size_t value_offset(size_t kv_head) const { return key_offset(kv_heads_ + kv_head); }
-  const float* const* blocks() const { return block_starts_.data(); }
+  const uint8_t* const* blocks() const { return block_starts_.data(); }
 
  private:
-  size_t BlockFloats() const { return key_offset(2 * kv_heads_); }
+  // For elements of kBytes.
+  template <size_t kBytes>
+  void PutElements(uint64_t position, const uint8_t* key, const uint8_t* value);
+  template <size_t kBytes>
+  void CopyElements(uint64_t position, uint8_t* key, uint8_t* value) const;
 
-  size_t kv_heads_;
-  size_t head_dim_;
+  KeyValueLayout layout_;
   uint64_t tokens_ = 0;
   // Shared with the snapshots that hold the same tokens.
-  std::vector<std::shared_ptr<float[]>> blocks_;
-  std::vector<float*> block_starts_;
+  std::vector<std::shared_ptr<uint8_t>> blocks_;
+  std::vector<uint8_t*> block_starts_;
 };
 
 }  // namespace kvmesh::shard

@@ -20,6 +20,10 @@ using model::WeightRole;
 
 constexpr uint32_t kThreadsMax = 1024;
 
+KeyValueLayout LayoutOf(const model::ModelConfig& config) {
+  return {.kv_heads = config.kv_head_count, .head_dim = config.head_dim, .dtype = KvDtype::kF32};
+}
+
 // Runs `function`; what it throws becomes a status.
 template <typename Function>
 absl::Status Guarded(const Function& function) {
@@ -102,8 +106,7 @@ absl::Status TorchEngine::Load(const model::Model& model) {
 SessionState TorchEngine::NewState() const {
   SessionState state(info_.config.layer_count);
   for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    state[layer] =
-        std::make_unique<KeyValueState>(info_.config.kv_head_count, info_.config.head_dim);
+    state[layer] = std::make_unique<KeyValueState>(LayoutOf(info_.config));
   }
   return state;
 }
@@ -159,8 +162,7 @@ absl::StatusOr<Session> TorchEngine::Begin(StepItem& item) const {
                session.cos_sin.data() + row * 2 * frequencies_.size());
   }
   if (item.state == nullptr) {
-    session.spare =
-        std::make_unique<KeyValueState>(info_.config.kv_head_count, info_.config.head_dim);
+    session.spare = std::make_unique<KeyValueState>(LayoutOf(info_.config));
     session.spare->Reserve(rows);
     return session;
   }
@@ -263,7 +265,7 @@ EngineInfo DescribeEngine(const model::Model& model, LayerRange layers,
   StateBytes state_bytes;
   state_bytes.layers = layers.size();
   state_bytes.bytes_per_token =
-      uint64_t{2} * config.kv_head_count * config.head_dim * sizeof(float) * layers.size();
+      LayoutOf(config).block_bytes() / KeyValueState::kBlockTokens * layers.size();
   EngineInfo info;
   info.config = config;
   info.layers = layers;

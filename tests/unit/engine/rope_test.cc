@@ -1,4 +1,4 @@
-// The blocks of keys and values, the rotary angles, the processor quota.
+// The rotary angles, the processor quota.
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -6,50 +6,10 @@
 #include "common/base/cpu_count.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/shard/engine/key_value_state.h"
 #include "services/shard/engine/rope.h"
 
 namespace kvmesh::shard {
 namespace {
-
-constexpr size_t kBlock = KeyValueState::kBlockTokens;
-
-TEST(KeyValueState, GrowsByWholeBlocks) {
-  KeyValueState state(2, 8);
-  const uint64_t block_bytes = 2 * 2 * 8 * kBlock * sizeof(float);
-  EXPECT_EQ(state.bytes(), 0u);
-  state.Reserve(1);
-  EXPECT_EQ(state.bytes(), block_bytes);
-  state.Reserve(kBlock);
-  EXPECT_EQ(state.bytes(), block_bytes);
-  state.Reserve(kBlock + 1);
-  EXPECT_EQ(state.bytes(), 2 * block_bytes);
-  state.Reserve(1);
-  EXPECT_EQ(state.bytes(), 2 * block_bytes);
-}
-
-TEST(KeyValueState, GrowingMovesNoBlock) {
-  KeyValueState state(1, 4);
-  state.Reserve(kBlock);
-  const float* first = state.blocks()[0];
-  state.Reserve(50 * kBlock);
-  EXPECT_EQ(state.blocks()[0], first);
-}
-
-TEST(KeyValueState, PutLaysKeysByElementAndValuesByToken) {
-  KeyValueState state(2, 3);
-  state.Reserve(kBlock + 2);
-  const std::vector<float> key = {1, 2, 3, 4, 5, 6};
-  const std::vector<float> value = {7, 8, 9, 10, 11, 12};
-  state.Put(kBlock + 1, key.data(), value.data());
-  const float* block = state.blocks()[1];
-  for (size_t head = 0; head < 2; ++head) {
-    for (size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(block[state.key_offset(head) + i * kBlock + 1], key[head * 3 + i]);
-      EXPECT_EQ(block[state.value_offset(head) + 1 * 3 + i], value[head * 3 + i]);
-    }
-  }
-}
 
 TEST(Rope, FrequenciesFallGeometrically) {
   model::RopeConfig rope{.theta = 10000, .dims = 8};

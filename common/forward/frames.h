@@ -44,6 +44,28 @@ struct CacheNamespace {
   friend bool operator==(const CacheNamespace&, const CacheNamespace&) = default;
 };
 
+// A stored slab and where to read it.
+struct SlabRef {
+  std::string store_address;
+  Sha256Digest key;
+  LayerRange layers;
+  WriteId write_id;
+  Sha256Digest tokens_sha256;
+  friend bool operator==(const SlabRef&, const SlabRef&) = default;
+};
+
+// State that one hop loads before its first frame.
+struct HopRestore {
+  uint32_t hop_index = 0;
+  std::vector<SlabRef> slabs;  // together they cover the hop's layers; may overlap
+  uint64_t tokens = 0;         // how many tokens' state
+  uint32_t last_step = 0;
+  friend bool operator==(const HopRestore&, const HopRestore&) = default;
+};
+
+// What a hop that saves and restores checkpoints lists among its features.
+inline constexpr char kCheckpointsFeature[] = "checkpoints";
+
 struct Open {
   SessionId session;
   SessionEpoch epoch{1};
@@ -55,6 +77,7 @@ struct Open {
   std::vector<uint32_t> history;
   uint32_t prompt_tokens = 0;
   SamplingOptions sampling;
+  std::vector<HopRestore> restore;         // of the hops that do not start from what they hold
   std::optional<uint64_t> reserve_tokens;  // none: a stateless route
   std::string tenant;
   std::string traceparent;

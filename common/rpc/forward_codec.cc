@@ -7,6 +7,7 @@
 #include "common/base/error_info.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/checkpoint_codec.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -110,10 +111,12 @@ absl::Status CheckOpenSizes(const v1::Open& proto) {
 absl::Status ProtocolMismatch(const v1::Open& proto) {
   const std::string theirs = absl::StrCat(proto.protocol_version());
   const std::string ours = absl::StrCat(limits::kProtocolVersion);
-  return WithErrorInfo(absl::FailedPreconditionError(absl::StrCat(
-                           "open.protocol_version is ", theirs, "; this process speaks ", ours)),
-                       {.reason = std::string(reason::kProtocolMismatch),
-                        .metadata = {{"wanted", theirs}, {"spoken", ours}}});
+  return WithErrorInfo(
+      absl::FailedPreconditionError(
+          absl::StrCat("open.protocol_version is ", theirs, "; this process speaks ", ours)),
+      {.reason = std::string(reason::kProtocolMismatch),
+       .metadata = {
+           {"hop", absl::StrCat(proto.hop_index())}, {"wanted", theirs}, {"spoken", ours}}});
 }
 
 absl::StatusOr<forward::Frame> DecodeOpen(const v1::Open& proto) {
@@ -134,6 +137,7 @@ absl::StatusOr<forward::Frame> DecodeOpen(const v1::Open& proto) {
   }
   // State to restore is never skipped silently: it needs a feature of its own.
   if (!proto.restore().empty()) open.required_features.push_back("checkpoints");
+  KVMESH_ASSIGN_OR_RETURN(open.restore, DecodeRestores(proto));
   open.history.assign(proto.history().begin(), proto.history().end());
   open.prompt_tokens = proto.prompt_token_count();
   KVMESH_ASSIGN_OR_RETURN(open.sampling, DecodeSampling(proto.sampling(), /*seed=*/0));

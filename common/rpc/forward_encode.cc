@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "common/base/limits.h"
+#include "common/rpc/checkpoint_codec.h"
 #include "common/rpc/forward_codec.h"
 
 namespace kvmesh::rpc {
@@ -53,6 +54,7 @@ void EncodeOpen(const forward::Open& open, v1::Open* proto) {
   proto->mutable_history()->Add(open.history.begin(), open.history.end());
   proto->set_prompt_token_count(open.prompt_tokens);
   EncodeSampling(open.sampling, proto->mutable_sampling());
+  EncodeRestores(open.restore, proto);
   if (open.reserve_tokens.has_value()) proto->set_reserve_tokens(*open.reserve_tokens);
   proto->set_tenant(open.tenant);
   if (!open.traceparent.empty()) proto->mutable_trace()->set_traceparent(open.traceparent);

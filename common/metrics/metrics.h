@@ -67,7 +67,8 @@ class RpcTimer {
   MonoTime start_;
 };
 
-// Serves /metrics over plain HTTP for as long as it lives, one scrape at a time.
+// Serves /metrics over plain HTTP for as long as it lives, in one thread. A peer that is slow to
+// ask or to read holds up nobody else, and is cut after seconds.
 //
 // Not prometheus-cpp's Exposer: its web server runs threads on stacks of 100 KiB, less than the
 // thread-local storage of OpenBLAS and libtorch takes, so that no thread starts in a process that
@@ -86,8 +87,9 @@ class MetricsServer {
 
  private:
   MetricsServer(int listener, int wake, int port, std::shared_ptr<prometheus::Registry> registry);
+  class Connection;
   void Run();
-  void Answer(int connection) const;
+  void Accept(std::vector<std::unique_ptr<Connection>>* connections) const;
 
   const int listener_;
   const int wake_;  // eventfd: written once, to end the thread

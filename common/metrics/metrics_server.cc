@@ -11,6 +11,7 @@
 #include <cstring>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -20,9 +21,13 @@
 namespace kvmesh::metrics {
 namespace {
 
+using SteadyClock = std::chrono::steady_clock;
+
 constexpr size_t kRequestBytesMax = 8192;
-constexpr timeval kPeerTimeout{.tv_sec = 5, .tv_usec = 0};
-constexpr int kBacklog = 16;
+constexpr size_t kConnectionsMax = 64;
+constexpr std::chrono::seconds kConnectionMax{5};  // from the first byte to the last
+constexpr std::chrono::milliseconds kLook{250};    // how often connections are held against that
+constexpr int kBacklog = 64;
 
 absl::Status Failed(const std::string& address, absl::string_view why) {
   return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", why));
@@ -65,28 +70,6 @@ int PortOf(int listener) {
                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
 }
 
-// The head of a request, or as much of it as came in time.
-std::string ReadRequest(int connection) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kPeerTimeout.tv_sec);
-  std::string request;
-  char buffer[1024];
-  while (request.size() < kRequestBytesMax && !absl::StrContains(request, "\r\n\r\n") &&
-         std::chrono::steady_clock::now() < end) {
-    const ssize_t got = recv(connection, buffer, sizeof(buffer), 0);
-    if (got <= 0) break;
-    request.append(buffer, static_cast<size_t>(got));
-  }
-  return request;
-}
-
-void SendAll(int connection, const std::string& text) {
-  for (size_t sent = 0; sent < text.size();) {
-    const ssize_t now = send(connection, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (now <= 0) return;
-    sent += static_cast<size_t>(now);
-  }
-}
-
 std::string Response(absl::string_view status, absl::string_view body) {
   return absl::StrCat(
       "HTTP/1.1 ", status,
@@ -94,7 +77,74 @@ std::string Response(absl::string_view status, absl::string_view body) {
       "\r\nConnection: close\r\n\r\n", body);
 }
 
+bool WouldBlock(ssize_t result) {
+  return result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
 }  // namespace
+
+// One scrape: reads the head of a request, then writes the answer. Never blocks.
+class MetricsServer::Connection {
+ public:
+  explicit Connection(int fd) : fd_(fd), end_(SteadyClock::now() + kConnectionMax) {}
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  pollfd Waits() const {
+    return {.fd = fd_, .events = static_cast<int16_t>(answer_.empty() ? POLLIN : POLLOUT)};
+  }
+  bool Expired(SteadyClock::time_point now) const { return now >= end_; }
+
+  // Goes on as far as it can. False: it is over.
+  bool Advance(const prometheus::Registry& registry) {
+    if (answer_.empty() && !Read()) return false;
+    if (answer_.empty() && HeadIsComplete()) answer_ = Answer(registry);
+    return answer_.empty() || Write();
+  }
+
+ private:
+  bool HeadIsComplete() const {
+    return request_.size() >= kRequestBytesMax || absl::StrContains(request_, "\r\n\r\n");
+  }
+
+  // False: the peer has gone before its request was whole.
+  bool Read() {
+    char buffer[1024];
+    while (!HeadIsComplete()) {
+      const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
+      if (got <= 0) return WouldBlock(got);
+      request_.append(buffer, static_cast<size_t>(got));
+    }
+    return true;
+  }
+
+  // False: all is written, or the peer has gone.
+  bool Write() {
+    while (sent_ < answer_.size()) {
+      const ssize_t now = send(fd_, answer_.data() + sent_, answer_.size() - sent_, MSG_NOSIGNAL);
+      if (now <= 0) return WouldBlock(now);
+      sent_ += static_cast<size_t>(now);
+    }
+    return false;
+  }
+
+  std::string Answer(const prometheus::Registry& registry) const {
+    if (!absl::StartsWith(request_, "GET /metrics ") &&
+        !absl::StartsWith(request_, "GET /metrics?")) {
+      return Response("404 Not Found", "only GET /metrics is served here\n");
+    }
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, registry.Collect());
+    return Response("200 OK", text.str());
+  }
+
+  const int fd_;
+  const SteadyClock::time_point end_;
+  std::string request_;
+  std::string answer_;
+  size_t sent_ = 0;
+};
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
                                                                     const Metrics& metrics) {
@@ -125,30 +175,34 @@ MetricsServer::~MetricsServer() {
 }
 
 void MetricsServer::Run() {
+  std::vector<std::unique_ptr<Connection>> connections;
   while (true) {
-    pollfd events[2] = {{.fd = listener_, .events = POLLIN}, {.fd = wake_, .events = POLLIN}};
-    // Without a time limit by design: the destructor wakes it.
-    if (poll(events, 2, -1) < 0 && errno != EINTR) return;
-    if (events[1].revents != 0) return;
-    if ((events[0].revents & POLLIN) == 0) continue;
-    const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (connection < 0) continue;
-    Answer(connection);
-    close(connection);
+    std::vector<pollfd> events = {{.fd = wake_, .events = POLLIN},
+                                  {.fd = listener_, .events = POLLIN}};
+    events.reserve(events.size() + connections.size());
+    for (const auto& connection : connections) events.push_back(connection->Waits());
+    // Without a time limit while nobody is connected, by design: the destructor wakes it.
+    const int wait_ms = connections.empty() ? -1 : static_cast<int>(kLook.count());
+    if (poll(events.data(), events.size(), wait_ms) < 0 && errno != EINTR) return;
+    if (events[0].revents != 0) return;
+    const SteadyClock::time_point now = SteadyClock::now();
+    for (size_t i = 0; i < connections.size(); ++i) {
+      const bool ready = events[i + 2].revents != 0;
+      if ((ready && !connections[i]->Advance(*registry_)) || connections[i]->Expired(now)) {
+        connections[i].reset();
+      }
+    }
+    std::erase(connections, nullptr);
+    if (events[1].revents != 0) Accept(&connections);
   }
 }
 
-void MetricsServer::Answer(int connection) const {
-  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kPeerTimeout, sizeof(kPeerTimeout));
-  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &kPeerTimeout, sizeof(kPeerTimeout));
-  const std::string request = ReadRequest(connection);
-  if (!absl::StartsWith(request, "GET /metrics ") && !absl::StartsWith(request, "GET /metrics?")) {
-    SendAll(connection, Response("404 Not Found", "only GET /metrics is served here\n"));
-    return;
-  }
-  std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, registry_->Collect());
-  SendAll(connection, Response("200 OK", text.str()));
+void MetricsServer::Accept(std::vector<std::unique_ptr<Connection>>* connections) const {
+  const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return;
+  // The oldest makes room: whoever holds connections without using them must not keep scrapes out.
+  if (connections->size() >= kConnectionsMax) connections->erase(connections->begin());
+  connections->push_back(std::make_unique<Connection>(fd));
 }
 
 }  // namespace kvmesh::metrics

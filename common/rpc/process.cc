@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/version.h"
 
@@ -22,6 +24,16 @@ sigset_t TerminationSignals() {
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   return set;
+}
+
+// A flag that is refused may have come from an environment variable that nobody thinks of.
+void TellEnvironment(const CLI::App& app, absl::string_view error) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_envname().empty() || !absl::StartsWith(error, option->get_name())) continue;
+    const char* value = std::getenv(option->get_envname().c_str());
+    if (value == nullptr) continue;
+    std::fprintf(stderr, "(the environment has %s=%s)\n", option->get_envname().c_str(), value);
+  }
 }
 
 std::string HostOf(const std::string& address) {
@@ -68,7 +80,9 @@ std::optional<int> ParseFlags(CLI::App& app, int argc, char** argv, ServiceFlags
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitUsage;
+    const bool done = app.exit(error) == 0;
+    if (!done) TellEnvironment(app, error.what());
+    return done ? kExitDone : kExitUsage;
   }
   if (flags != nullptr) {
     if (flags->listen.rfind(':') == std::string::npos) {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/rpc/flags.h"
 #include "common/rpc/process.h"
 #include "services/router/grpc/router_server.h"
 
@@ -66,7 +68,11 @@ absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   RouterOptions options;
   options.server = rpc::ServerOptionsFrom(flags.service);
   for (absl::string_view name : absl::StrSplit(flags.shards, ',', absl::SkipWhitespace())) {
-    options.discovery.names.emplace_back(absl::StripAsciiWhitespace(name));
+    name = absl::StripAsciiWhitespace(name);
+    if (absl::Status status = rpc::CheckAddress(name); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--shards: ", status.message()));
+    }
+    options.discovery.names.emplace_back(name);
   }
   if (options.discovery.names.empty()) return absl::InvalidArgumentError("--shards names no shard");
   options.discovery.resolve_interval = absl::Milliseconds(flags.resolve_ms);

@@ -14,6 +14,7 @@
 #include "common/base/cpu_count.h"
 #include "common/base/status_macros.h"
 #include "common/model/model.h"
+#include "common/rpc/flags.h"
 #include "common/rpc/process.h"
 #include "common/text/tokenizer.h"
 #include "services/shard/engine/torch_engine.h"
@@ -71,7 +72,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "use")
       ->envname("MESHNET_KV_MAX_BYTES")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(rpc::WholeNumber(1));
   app.add_option("--orphan-ttl-seconds", flags.orphan_ttl_seconds,
                  "Seconds that a session whose stream was lost waits for a retry")
       ->capture_default_str()

@@ -8,8 +8,6 @@ namespace kvmesh::router {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(10);
-constexpr size_t kWorkThreads = 2;
-constexpr size_t kWorkQueueMax = 1024;
 constexpr char kServiceName[] = "kvmesh.v1.RouterService";
 
 }  // namespace
@@ -18,7 +16,6 @@ RouterServer::RouterServer(const RouterOptions& options, RouterModel model, cons
     : model_(std::move(model)),
       discovery_(options.discovery, clock),
       registry_(options.registry, discovery_, model_.identity, clock, router_metrics_),
-      pool_(kWorkThreads, kWorkQueueMax),
       service_({.model = model_,
                 .clock = clock,
                 .shards = discovery_,

@@ -54,7 +54,7 @@ class RouterServer {
   RouterMetrics router_metrics_{metrics_};
   Discovery discovery_;
   GenerationRegistry registry_;
-  WorkPool pool_;
+  WorkPool pool_{WorkPoolOptions{}};
   RouterService service_;
   std::unique_ptr<rpc::RpcServer> server_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,18 @@ absl::Status GoneWhileQueued() {
 
 }  // namespace
 
-RouterService::RouterService(Parts parts) : parts_(std::move(parts)) {}
+RouterService::RouterService(Parts parts)
+    : CheckedService(parts.metrics.all, parts.clock), parts_(std::move(parts)) {
+  CheckServerStreaming("Generate", &RouterService::Generate);
+  CheckServerStreaming("Chat", &RouterService::Chat);
+  CheckUnary("Tokenize", &RouterService::Tokenize);
+  CheckUnary("Detokenize", &RouterService::Detokenize);
+  CheckUnary("RenderChat", &RouterService::RenderChat);
+  CheckUnary("GetStatus", &RouterService::GetStatus);
+  CheckUnary("ListGenerations", &RouterService::ListGenerations);
+  CheckUnary("CancelGeneration", &RouterService::CancelGeneration);
+  CheckUnary("Drain", &RouterService::Drain);
+}
 
 RouterService::~RouterService() = default;
 
@@ -61,6 +73,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* RouterService::Generate(
   auto* reactor = new AnswerReactor<v1::GenerateResponse>(parts_.clock, parts_.metrics, "Generate");
   // A cancelled call may end, and its request with it, before the work has begun: it takes a copy.
   const bool accepted = parts_.pool.Submit(
+      request->ByteSizeLong(),
       [this, call = reactor->call(), context = ContextOf(context), request = *request] {
         if (call->client_gone()) return call->Fail(GoneWhileQueued());
         Run(call, context, PromptIds(parts_.model, request), request.options());
@@ -73,6 +86,7 @@ grpc::ServerWriteReactor<v1::ChatResponse>* RouterService::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
   auto* reactor = new AnswerReactor<v1::ChatResponse>(parts_.clock, parts_.metrics, "Chat");
   const bool accepted = parts_.pool.Submit(
+      request->ByteSizeLong(),
       [this, call = reactor->call(), context = ContextOf(context), request = *request] {
         if (call->client_gone()) return call->Fail(GoneWhileQueued());
         absl::StatusOr<RenderedChat> chat =
@@ -122,11 +136,12 @@ Retokenizer RouterService::MakeRetokenizer() {
   };
 }
 
-// Runs `work`, which fills the response, here or (long work) in the pool, and ends the call with
-// its status.
+// Runs `work`, which fills the response, here or (with the size of its request) in the pool, and
+// ends the call with its status.
 template <typename Work>
 grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* context,
-                                               absl::string_view rpc, bool long_work, Work work) {
+                                               absl::string_view rpc,
+                                               std::optional<size_t> pooled_bytes, Work work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto finish = [reactor, timer = metrics::RpcTimer(parts_.metrics.all, parts_.clock, rpc)](
                     const absl::Status& status) mutable {
@@ -134,12 +149,13 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
     timer.Finish(rpc::CodeName(result.error_code()));
     reactor->Finish(result);
   };
-  auto run = [work = std::move(work), finish, context, long_work]() mutable {
-    finish(long_work && context->IsCancelled() ? GoneWhileQueued() : work());
+  const bool pooled = pooled_bytes.has_value();
+  auto run = [work = std::move(work), finish, context, pooled]() mutable {
+    finish(pooled && context->IsCancelled() ? GoneWhileQueued() : work());
   };
-  if (!long_work) {
+  if (!pooled) {
     run();
-  } else if (!parts_.pool.Submit(run)) {
+  } else if (!parts_.pool.Submit(*pooled_bytes, run)) {
     auto refuse = finish;
     refuse(Busy());
   }
@@ -149,59 +165,62 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* RouterService::Tokenize(grpc::CallbackServerContext* context,
                                                   const v1::TokenizeRequest* request,
                                                   v1::TokenizeResponse* response) {
-  return Unary(context, "Tokenize", true, [this, request, response]() -> absl::Status {
-    v1::GenerateRequest prompt;
-    prompt.set_text(request->text());
-    prompt.set_add_special_tokens(request->add_special_tokens());
-    prompt.set_plain_text(request->plain_text());
-    KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, PromptIds(parts_.model, prompt));
-    for (const uint32_t id : ids) {
-      const absl::string_view piece = parts_.model.tokenizer->TokenBytes(id);
-      response->add_ids(id);
-      response->add_pieces(piece.data(), piece.size());
-    }
-    return absl::OkStatus();
-  });
+  return Unary(
+      context, "Tokenize", request->ByteSizeLong(), [this, request, response]() -> absl::Status {
+        v1::GenerateRequest prompt;
+        prompt.set_text(request->text());
+        prompt.set_add_special_tokens(request->add_special_tokens());
+        prompt.set_plain_text(request->plain_text());
+        KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, PromptIds(parts_.model, prompt));
+        for (const uint32_t id : ids) {
+          const absl::string_view piece = parts_.model.tokenizer->TokenBytes(id);
+          response->add_ids(id);
+          response->add_pieces(piece.data(), piece.size());
+        }
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* RouterService::Detokenize(grpc::CallbackServerContext* context,
                                                     const v1::DetokenizeRequest* request,
                                                     v1::DetokenizeResponse* response) {
-  return Unary(context, "Detokenize", true, [this, request, response]() -> absl::Status {
-    v1::GenerateRequest ids;
-    *ids.mutable_token_ids()->mutable_ids() = request->ids();
-    KVMESH_RETURN_IF_ERROR(PromptIds(parts_.model, ids).status());
-    const text::Tokenizer& tokenizer = *parts_.model.tokenizer;
-    std::string bytes;
-    for (const uint32_t id : request->ids()) {
-      if (request->skip_special_tokens() && tokenizer.IsControl(id)) continue;
-      const absl::string_view piece = tokenizer.TokenBytes(id);
-      bytes.append(piece.data(), piece.size());
-    }
-    text::Utf8Stream utf8;
-    response->set_text(utf8.Push(bytes));
-    response->mutable_text()->append(utf8.Flush());
-    response->set_text_bytes(std::move(bytes));
-    return absl::OkStatus();
-  });
+  return Unary(context, "Detokenize", request->ByteSizeLong(),
+               [this, request, response]() -> absl::Status {
+                 v1::GenerateRequest ids;
+                 *ids.mutable_token_ids()->mutable_ids() = request->ids();
+                 KVMESH_RETURN_IF_ERROR(PromptIds(parts_.model, ids).status());
+                 const text::Tokenizer& tokenizer = *parts_.model.tokenizer;
+                 std::string bytes;
+                 for (const uint32_t id : request->ids()) {
+                   if (request->skip_special_tokens() && tokenizer.IsControl(id)) continue;
+                   const absl::string_view piece = tokenizer.TokenBytes(id);
+                   bytes.append(piece.data(), piece.size());
+                 }
+                 text::Utf8Stream utf8;
+                 response->set_text(utf8.Push(bytes));
+                 response->mutable_text()->append(utf8.Flush());
+                 response->set_text_bytes(std::move(bytes));
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* RouterService::RenderChat(grpc::CallbackServerContext* context,
                                                     const v1::RenderChatRequest* request,
                                                     v1::RenderChatResponse* response) {
-  return Unary(context, "RenderChat", true, [this, request, response]() -> absl::Status {
-    KVMESH_ASSIGN_OR_RETURN(RenderedChat chat,
-                            router::RenderChat(parts_.model, request->input(), absl::Now()));
-    response->mutable_ids()->Add(chat.ids.begin(), chat.ids.end());
-    response->set_text(std::move(chat.text));
-    return absl::OkStatus();
-  });
+  return Unary(
+      context, "RenderChat", request->ByteSizeLong(), [this, request, response]() -> absl::Status {
+        KVMESH_ASSIGN_OR_RETURN(RenderedChat chat,
+                                router::RenderChat(parts_.model, request->input(), absl::Now()));
+        response->mutable_ids()->Add(chat.ids.begin(), chat.ids.end());
+        response->set_text(std::move(chat.text));
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* RouterService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest*,
                                                    v1::GetStatusResponse* response) {
-  return Unary(context, "GetStatus", false, [this, response] {
+  return Unary(context, "GetStatus", std::nullopt, [this, response] {
     const GenerationRegistry::Counts counts = parts_.registry.counts();
     response->set_generations_running(static_cast<uint32_t>(counts.running));
     response->set_generations_queued(static_cast<uint32_t>(counts.queued));
@@ -216,30 +235,31 @@ grpc::ServerUnaryReactor* RouterService::GetStatus(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterService::ListGenerations(grpc::CallbackServerContext* context,
                                                          const v1::ListGenerationsRequest* request,
                                                          v1::ListGenerationsResponse* response) {
-  return Unary(context, "ListGenerations", false, [this, request, response]() -> absl::Status {
-    if (request->page_size() > limits::kListPageMax) {
-      return absl::InvalidArgumentError(absl::StrCat("page_size is ", request->page_size(),
-                                                     "; at most ", limits::kListPageMax,
-                                                     " is allowed"));
-    }
-    std::optional<SessionId> after;
-    if (!request->page_token().empty()) {
-      KVMESH_ASSIGN_OR_RETURN(after, SessionId::FromHex(request->page_token(), "page_token"));
-    }
-    const uint32_t size = request->page_size() == 0 ? kListPageDefault : request->page_size();
-    const std::vector<GenerationDriver::Info> infos = parts_.registry.List(after, size + 1);
-    for (size_t i = 0; i < std::min<size_t>(infos.size(), size); ++i) {
-      ReportGeneration(infos[i], response->add_generations());
-    }
-    if (infos.size() > size) response->set_next_page_token(infos[size - 1].session.ToHex());
-    return absl::OkStatus();
-  });
+  return Unary(
+      context, "ListGenerations", std::nullopt, [this, request, response]() -> absl::Status {
+        if (request->page_size() > limits::kListPageMax) {
+          return absl::InvalidArgumentError(absl::StrCat("page_size is ", request->page_size(),
+                                                         "; at most ", limits::kListPageMax,
+                                                         " is allowed"));
+        }
+        std::optional<SessionId> after;
+        if (!request->page_token().empty()) {
+          KVMESH_ASSIGN_OR_RETURN(after, SessionId::FromHex(request->page_token(), "page_token"));
+        }
+        const uint32_t size = request->page_size() == 0 ? kListPageDefault : request->page_size();
+        const std::vector<GenerationDriver::Info> infos = parts_.registry.List(after, size + 1);
+        for (size_t i = 0; i < std::min<size_t>(infos.size(), size); ++i) {
+          ReportGeneration(infos[i], response->add_generations());
+        }
+        if (infos.size() > size) response->set_next_page_token(infos[size - 1].session.ToHex());
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* RouterService::CancelGeneration(
     grpc::CallbackServerContext* context, const v1::CancelGenerationRequest* request,
     v1::CancelGenerationResponse*) {
-  return Unary(context, "CancelGeneration", false, [this, request]() -> absl::Status {
+  return Unary(context, "CancelGeneration", std::nullopt, [this, request]() -> absl::Status {
     KVMESH_ASSIGN_OR_RETURN(const SessionId session,
                             SessionId::FromHex(request->generation_id(), "generation_id"));
     return parts_.registry.Cancel(session);
@@ -249,7 +269,7 @@ grpc::ServerUnaryReactor* RouterService::CancelGeneration(
 grpc::ServerUnaryReactor* RouterService::Drain(grpc::CallbackServerContext* context,
                                                const v1::RouterServiceDrainRequest*,
                                                v1::RouterServiceDrainResponse*) {
-  return Unary(context, "Drain", false, [this] {
+  return Unary(context, "Drain", std::nullopt, [this] {
     parts_.on_drain();
     return absl::OkStatus();
   });

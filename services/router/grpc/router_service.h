@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/rpc/checked_service.h"
 #include "kvmesh/v1/router.grpc.pb.h"
 #include "services/router/grpc/discovery.h"
 #include "services/router/grpc/generation_registry.h"
@@ -20,7 +22,7 @@ namespace kvmesh::router {
 class GenerationCall;
 class PieceIndex;
 
-class RouterService final : public v1::RouterService::CallbackService {
+class RouterService final : public rpc::CheckedService<v1::RouterService> {
  public:
   struct Parts {
     const RouterModel& model;
@@ -77,7 +79,7 @@ class RouterService final : public v1::RouterService::CallbackService {
   Retokenizer MakeRetokenizer();
   template <typename Work>
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, absl::string_view rpc,
-                                  bool long_work, Work work);
+                                  std::optional<size_t> pooled_bytes, Work work);
 
   const Parts parts_;
   std::once_flag pieces_once_;

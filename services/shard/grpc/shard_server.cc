@@ -140,8 +140,10 @@ v1::DescribeResponse ShardServer::Description(const model::ModelDigests& digests
   shard.mutable_layers()->set_end(info.layers.end);
   shard.set_layer_count(info.config.layer_count);
   for (const Sha256Digest& digest : digests.layers) SetBytes(shard.add_layer_digests(), digest);
-  SetBytes(shard.mutable_embedding_digest(), digests.embedding);
-  SetBytes(shard.mutable_head_digest(), digests.head);
+  if (!digests.embedding.is_zero()) {
+    SetBytes(shard.mutable_embedding_digest(), digests.embedding);
+  }
+  if (!digests.head.is_zero()) SetBytes(shard.mutable_head_digest(), digests.head);
   SetBytes(shard.mutable_config_digest(), digests.config);
   SetBytes(shard.mutable_tokenizer_digest(), digests.tokenizer);
   shard.set_protocol_version(limits::kProtocolVersion);

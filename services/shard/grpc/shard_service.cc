@@ -44,10 +44,21 @@ void Encode(const SessionView& view, v1::SessionInfo* info) {
 
 ShardService::ShardService(ShardRuntime& runtime, const v1::DescribeResponse& description,
                            std::function<void()> drain)
-    : runtime_(runtime),
+    : CheckedService(runtime.metrics().metrics(), runtime.clock()),
+      runtime_(runtime),
       description_(description),
       drain_(std::move(drain)),
-      watchers_(runtime, [this](const ShardSnapshot& snapshot) { return Facts(snapshot); }) {}
+      watchers_(runtime, [this](const ShardSnapshot& snapshot) { return Facts(snapshot); }) {
+  TakeParsedStream<v1::ForwardRequest, v1::ForwardResponse>(
+      "Forward",
+      [this](grpc::CallbackServerContext* context) { return UpStream::Accept(context, runtime_); });
+  CheckServerStreaming("Watch", &ShardService::Watch);
+  CheckUnary("Describe", &ShardService::Describe);
+  CheckUnary("ListSessions", &ShardService::ListSessions);
+  CheckUnary("GetSession", &ShardService::GetSession);
+  CheckUnary("DropSession", &ShardService::DropSession);
+  CheckUnary("Drain", &ShardService::Drain);
+}
 
 v1::WatchResponse ShardService::Facts(const ShardSnapshot& snapshot) const {
   v1::WatchResponse facts = description_.shard();
@@ -67,11 +78,6 @@ grpc::ServerUnaryReactor* ShardService::Unary(grpc::CallbackServerContext* conte
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status);
   return reactor;
-}
-
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* ShardService::Forward(
-    grpc::CallbackServerContext* context) {
-  return UpStream::Accept(context, runtime_);
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* ShardService::Watch(

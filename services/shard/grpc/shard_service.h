@@ -2,13 +2,14 @@
 // counts.
 #pragma once
 
+#include "common/rpc/checked_service.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "services/shard/grpc/shard_runtime.h"
 #include "services/shard/grpc/watch_hub.h"
 
 namespace kvmesh::shard {
 
-class ShardService final : public v1::ShardService::CallbackService {
+class ShardService final : public rpc::CheckedService<v1::ShardService> {
  public:
   // `description` holds what never changes, its `shard` too; all references outlive the service.
   // `drain` starts the drain of the whole process.
@@ -17,8 +18,6 @@ class ShardService final : public v1::ShardService::CallbackService {
 
   WatchHub& watchers() { return watchers_; }
 
-  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* Forward(
-      grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest* request) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,

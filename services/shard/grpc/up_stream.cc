@@ -48,7 +48,8 @@ void UpStream::OnReadDone(bool ok) {
 }
 
 bool UpStream::TakeFrame() {
-  absl::StatusOr<forward::Frame> frame = rpc::DecodeFrame(std::move(request_));
+  absl::StatusOr<forward::Frame> frame =
+      request_.status.ok() ? rpc::DecodeFrame(std::move(request_.message)) : request_.status;
   absl::Status status = frame.status();
   if (frame.ok() && !opened_ && !std::holds_alternative<forward::Open>(*frame)) {
     status = absl::InvalidArgumentError("the first frame of a stream must be Open");
@@ -66,7 +67,7 @@ bool UpStream::TakeFrame() {
               << (open->traceparent.empty() ? "none" : absl::CHexEscape(open->traceparent));
   }
   close_received_ = close_received_ || std::holds_alternative<forward::Close>(*frame);
-  request_.Clear();
+  request_.message.Clear();
   runtime_.OnFrame(id_, *std::move(frame));
   bool lost = false;
   {

@@ -11,12 +11,14 @@
 #include <string>
 
 #include "common/base/mutex.h"
+#include "common/rpc/parsed.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "services/shard/grpc/shard_runtime.h"
 
 namespace kvmesh::shard {
 
-class UpStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse> {
+class UpStream final
+    : public grpc::ServerBidiReactor<rpc::Parsed<v1::ForwardRequest>, v1::ForwardResponse> {
  public:
   // The reactor for gRPC. `runtime` outlives the call.
   static UpStream* Accept(grpc::CallbackServerContext* context, ShardRuntime& runtime);
@@ -48,7 +50,7 @@ class UpStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::Fo
   metrics::RpcTimer timer_;
   StreamId id_{0};
   std::shared_ptr<UpStream> self_;
-  v1::ForwardRequest request_;
+  rpc::Parsed<v1::ForwardRequest> request_;
   bool opened_ = false;          // only reads touch it
   std::string session_;          // likewise, and OnDone after them; for the log
   bool close_received_ = false;  // likewise

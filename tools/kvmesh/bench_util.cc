@@ -191,6 +191,7 @@ void AddBench(CLI::App& app, Action* chosen) {
   AddBenchDecode(*bench, chosen);
   AddBenchPrefill(*bench, chosen);
   AddBenchConcurrent(*bench, chosen);
+  AddBenchLookup(*bench, chosen);
 }
 
 }  // namespace kvmesh::cli

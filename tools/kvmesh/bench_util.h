@@ -66,5 +66,6 @@ void AddBenchHop(CLI::App& bench, Action* chosen);
 void AddBenchDecode(CLI::App& bench, Action* chosen);
 void AddBenchPrefill(CLI::App& bench, Action* chosen);
 void AddBenchConcurrent(CLI::App& bench, Action* chosen);
+void AddBenchLookup(CLI::App& bench, Action* chosen);
 
 }  // namespace kvmesh::cli

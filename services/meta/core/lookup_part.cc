@@ -32,15 +32,20 @@ uint64_t Mix(uint64_t x) {
 }  // namespace
 
 LookupPart::LookupPart()
-    : by_block_(0, BlockHasher{this}, BlockEqual{this}),
-      by_key_(0, KeyHasher{this}, KeyEqual{this}) {}
+    : by_block_(0, BlockHasher{this}, BlockEqual{this}), by_key_(0, KeyHasher{}, KeyEqual{this}) {}
 
 size_t LookupPart::BlockHasher::operator()(uint64_t block_hash) const {
   return Mix(block_hash);
 }
 
-size_t LookupPart::KeyHasher::operator()(const Path& path) const {
-  return Mix(path.block_hash ^ (uint64_t{path.tail_hash} << 32 | path.text_bytes));
+LookupPart::PathHash LookupPart::HashOf(const Path& path) {
+  return PathHash{static_cast<uint32_t>(path.block_hash) ^
+                  (path.tail_hash + path.text_bytes * 0x9E3779B1U)};
+}
+
+size_t LookupPart::KeyHasher::operator()(PathHash hash) const {
+  const uint64_t product = static_cast<uint64_t>(hash) * 0x9E3779B97F4A7C15ULL;
+  return product ^ product >> 32;
 }
 
 uint32_t LookupPart::NewEntry() {
@@ -151,7 +156,7 @@ void LookupPart::File(uint32_t entry) {
 }
 
 void LookupPart::FileKey(Block& block, uint32_t entry) {
-  by_key_.insert(FiledKey{entry});
+  by_key_.insert(FiledKey{entry, HashOf(PathOf(At(entry)))});
   const uint32_t length = At(entry).text_bytes % kBlockBytes;
   auto at = std::lower_bound(block.lengths.begin(), block.lengths.end(), length,
                              [](uint32_t packed, uint32_t n) { return LengthOf(packed) < n; });
@@ -263,7 +268,7 @@ std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const L
   while (end != begin) {
     const uint32_t length = LengthOf(*--end);
     const Path path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
-    if (!by_key_.contains(path)) continue;
+    if (!by_key_.contains(HashOf(path))) continue;
     const Sha256Digest key = query.Key(blocks, length);
     const auto filed = by_key_.find(ExactPath{path, key});
     if (filed == by_key_.end()) continue;

@@ -118,9 +118,12 @@ class LookupPart {
     mutable uint32_t value;
   };
   static constexpr uint32_t kBlockBit = 1U << 31;
-  // A key's newest entry. Mutable likewise.
+  enum class PathHash : uint32_t {};
+  // A key's newest entry, mutable likewise, and what it hashes to: probes for keys that are not
+  // there, of which a query may do a thousand, then read nothing but the table.
   struct FiledKey {
     mutable uint32_t newest;
+    PathHash path_hash;
   };
 
   // What is known of a cut point before its key is.
@@ -140,6 +143,7 @@ class LookupPart {
   const Entry& At(uint32_t entry) const {
     return chunks_[entry / kChunkEntries][entry % kChunkEntries];
   }
+  static PathHash HashOf(const Path& path);
   static Path PathOf(const Entry& entry) {
     return {entry.hash64(), entry.text_bytes, entry.tail_hash};
   }
@@ -183,20 +187,20 @@ class LookupPart {
   };
   struct KeyHasher {
     using is_transparent = void;
-    const LookupPart* part;
-    size_t operator()(const Path& path) const;
-    size_t operator()(const ExactPath& exact) const { return (*this)(exact.path); }
-    size_t operator()(FiledKey key) const { return (*this)(PathOf(part->At(key.newest))); }
+    size_t operator()(PathHash hash) const;
+    size_t operator()(FiledKey key) const { return (*this)(key.path_hash); }
+    size_t operator()(const ExactPath& exact) const { return (*this)(HashOf(exact.path)); }
   };
   struct KeyEqual {
     using is_transparent = void;
     const LookupPart* part;
     bool operator()(FiledKey a, FiledKey b) const {
-      return part->At(a.newest).key == part->At(b.newest).key;
+      return a.path_hash == b.path_hash && part->At(a.newest).key == part->At(b.newest).key;
     }
-    bool operator()(FiledKey a, const Path& b) const { return PathOf(part->At(a.newest)) == b; }
+    bool operator()(FiledKey a, PathHash b) const { return a.path_hash == b; }
     bool operator()(FiledKey a, const ExactPath& b) const {
-      return (*this)(a, b.path) && part->At(a.newest).key == b.key;
+      return a.path_hash == HashOf(b.path) && PathOf(part->At(a.newest)) == b.path &&
+             part->At(a.newest).key == b.key;
     }
   };
   // Each block hash once.

@@ -18,51 +18,16 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "services/meta/core/commands.h"
 #include "services/meta/core/effects.h"
+#include "services/meta/core/options.h"
+#include "services/meta/core/readers.h"
 
 namespace kvmesh::meta {
-
-// Where slabs go, by the reason of the save: the first tier of the list that can make room.
-struct TierPolicy {
-  std::vector<Tier> cold = {Tier::kRamFile, Tier::kDisk};
-  std::vector<Tier> continued = {Tier::kRam};
-  std::vector<Tier> finish = {Tier::kDisk, Tier::kRamFile};
-  std::vector<Tier> evict = {Tier::kRamFile};
-  std::vector<Tier> shutdown = {Tier::kDisk};
-
-  const std::vector<Tier>& Of(slab::SaveReason reason) const;
-};
-
-struct ArbiterLimits {
-  absl::Duration lease_ttl = absl::Seconds(30);
-  absl::Duration reservation_ttl = absl::Seconds(60);
-  absl::Duration verify_wait = absl::Seconds(60);  // of what an expired reservation left
-  absl::Duration fragment_ttl = absl::Seconds(600);
-  absl::Duration cancelled_memory = absl::Seconds(600);
-  absl::Duration store_silence_max = absl::Seconds(15);
-  absl::Duration store_ping_wait = absl::Seconds(5);
-  absl::Duration store_forget = absl::Seconds(600);  // a lost store's slabs
-  absl::Duration use_report_interval = absl::Seconds(60);
-  double high_watermark = 0.90;  // of a store's budget
-  double low_watermark = 0.80;
-  size_t leases_max = 65536;
-  size_t reservations_max = 4096;
-  size_t waiters_max = 4096;
-  size_t cancelled_max = 65536;
-  size_t gone_max = 4096;
-  size_t stores_max = 256;
-  size_t evicted_listed_max = 1000;
-};
-
-struct ArbiterOptions {
-  InstanceId incarnation_id;
-  TierPolicy tiers;
-  ArbiterLimits limits;
-};
 
 struct ArbiterCounts {
   uint64_t rows = 0;  // open
@@ -83,8 +48,7 @@ struct RowFilter {
 
 class Arbiter {
  public:
-  explicit Arbiter(ArbiterOptions options);
-  ~Arbiter();
+  explicit Arbiter(const ArbiterOptions& options);
   Arbiter(const Arbiter&) = delete;
   Arbiter& operator=(const Arbiter&) = delete;
 
@@ -102,7 +66,39 @@ class Arbiter {
   // Rows that went, of this block hash; newest first.
   std::vector<GoneRow> FindGone(uint64_t block_hash) const;
   ArbiterCounts Counts() const;
-  const Incarnation& incarnation() const;
+  const Incarnation& incarnation() const { return ledger_.incarnation; }
+
+ private:
+  void Do(const Abandon& command);
+  void Do(const EvictRows& command);
+  void Do(const Tick&) {}
+  void Do(const Checkout& command) { readers_.Apply(command); }
+  void Do(const Renew& command) { readers_.Apply(command); }
+  void Do(const Checkin& command) { readers_.Apply(command); }
+  void Do(const RowHit& command) { readers_.Apply(command); }
+  void Do(const AwaitKey& command) { readers_.Apply(command); }
+  void Do(const AwaitFragment& command) { readers_.Apply(command); }
+  void Do(const Reserve& command) { reservations_.Apply(command); }
+  void Do(const CancelReservation& command) { reservations_.Apply(command); }
+  void Do(const StoreHello& command) { attachments_.Apply(command); }
+  void Do(const StoreInventory& command) { attachments_.Apply(command); }
+  void Do(const SlabAnnounced& command) { attachments_.Apply(command); }
+  void Do(const SlabRemoved& command) { attachments_.Apply(command); }
+  void Do(const SlabVerified& command) { attachments_.Apply(command); }
+  void Do(const StoreHeartbeat& command) { attachments_.Apply(command); }
+  void Do(const StorePong& command) { attachments_.Apply(command); }
+  void Do(const StoreGone& command) { attachments_.Apply(command); }
+
+  std::vector<GroupIndex> Selected(const EvictRows& command) const;
+  void RunTimers();
+  void Settle();
+
+  Ledger ledger_;
+  Rows rows_;
+  Room room_;
+  Reservations reservations_;
+  Attachments attachments_;
+  Readers readers_;
 };
 
 }  // namespace kvmesh::meta

@@ -9,6 +9,7 @@
 #include "common/rpc/status_bridge.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "tools/kvmesh/bench_util.h"
+#include "tools/kvmesh/idle_model.h"
 
 namespace kvmesh::cli {
 namespace {
@@ -38,49 +39,56 @@ absl::StatusOr<uint64_t> ShardResident(const LocalMesh& mesh, const std::string&
   return absl::NotFoundError(absl::StrCat("no ", name));
 }
 
-// Weights held against weights owned, of every shard; and resident memory against weights. The
-// latter compares shards of many and of few layers, since what both have in common is what an idle
-// shard takes.
-absl::StatusOr<Json> Memory(LocalMesh& split, LocalMesh& whole) {
+absl::StatusOr<std::string> AddressOf(const LocalMesh& mesh, const std::string& name) {
+  for (const ServiceEntry& service : mesh.file().services) {
+    if (service.name == name) return service.address;
+  }
+  return absl::NotFoundError(absl::StrCat("no ", name));
+}
+
+// What a shard takes beside its weights: the resident memory of one that serves a model of hardly
+// any, without these.
+absl::StatusOr<double> IdleBytes(Interrupt& interrupt) {
+  TempFolder folder;
+  KVMESH_RETURN_IF_ERROR(WriteIdleModel(folder.path() + "/model"));
+  BenchTarget target{.model = folder.path() + "/model", .shards = 1, .threads = 1};
+  KVMESH_ASSIGN_OR_RETURN(BenchMesh mesh, BenchMesh::Open(target, interrupt));
+  const std::string name = "shard-0";
+  KVMESH_ASSIGN_OR_RETURN(const uint64_t resident, ShardResident(*mesh.local(), name));
+  KVMESH_ASSIGN_OR_RETURN(const std::string address, AddressOf(*mesh.local(), name));
+  KVMESH_ASSIGN_OR_RETURN(const v1::DescribeResponse shard, DescribeShard(address));
+  return static_cast<double>(resident) - static_cast<double>(shard.weight_bytes_held());
+}
+
+// Of every shard: weights held against weights owned, and resident memory above an idle shard's
+// against weights owned.
+absl::StatusOr<Json> Memory(const std::vector<LocalMesh*>& meshes, double idle_bytes) {
   Json rows = Json::array();
-  struct Point {
-    double weights;
-    double resident;
-  };
-  std::vector<Point> points;
-  for (LocalMesh* mesh : {&split, &whole}) {
+  for (const LocalMesh* mesh : meshes) {
     for (const ServiceEntry& service : mesh->file().services) {
       if (service.name == "router") continue;
       KVMESH_ASSIGN_OR_RETURN(const v1::DescribeResponse shard, DescribeShard(service.address));
       KVMESH_ASSIGN_OR_RETURN(const uint64_t resident, ShardResident(*mesh, service.name));
-      points.push_back({static_cast<double>(shard.weight_bytes()), static_cast<double>(resident)});
-      rows.push_back({{"layers", service.layers},
-                      {"weight_bytes", shard.weight_bytes()},
-                      {"weight_bytes_held", shard.weight_bytes_held()},
-                      {"held_over_owned",
-                       static_cast<double>(shard.weight_bytes_held()) /
-                           static_cast<double>(std::max<uint64_t>(1, shard.weight_bytes()))},
-                      {"resident_bytes", resident}});
+      const auto owned = static_cast<double>(std::max<uint64_t>(1, shard.weight_bytes()));
+      rows.push_back(
+          {{"layers", service.layers},
+           {"weight_bytes", shard.weight_bytes()},
+           {"weight_bytes_held", shard.weight_bytes_held()},
+           {"held_over_owned", static_cast<double>(shard.weight_bytes_held()) / owned},
+           {"resident_bytes", resident},
+           {"above_idle_over_owned", (static_cast<double>(resident) - idle_bytes) / owned}});
     }
   }
-  // The whole model's shard comes last; the last stage of the split has fewest weights or as few as
-  // any.
-  const Point& big = points.back();
-  const Point& small = points[points.size() - 2];
-  Json memory = {{"shards", rows}};
-  if (big.weights > small.weights) {
-    memory["resident_over_weights"] =
-        (big.resident - small.resident) / (big.weights - small.weights);
-  }
-  return memory;
+  return Json{{"idle_bytes", idle_bytes}, {"shards", rows}};
 }
 
 absl::StatusOr<Json> Hop(const HopFlags& flags, Interrupt& interrupt) {
+  KVMESH_ASSIGN_OR_RETURN(const double idle_bytes, IdleBytes(interrupt));
   BenchTarget target{.model = flags.model, .shards = flags.shards, .threads = flags.threads};
   KVMESH_ASSIGN_OR_RETURN(BenchMesh split, BenchMesh::Open(target, interrupt));
   target.shards = 1;
   KVMESH_ASSIGN_OR_RETURN(BenchMesh whole, BenchMesh::Open(target, interrupt));
-  KVMESH_ASSIGN_OR_RETURN(const Json memory, Memory(*split.local(), *whole.local()));
+  KVMESH_ASSIGN_OR_RETURN(const Json memory, Memory({split.local(), whole.local()}, idle_bytes));
   KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> prompt, PromptIds(split.router(), 32));
 
   std::vector<double> split_figures;

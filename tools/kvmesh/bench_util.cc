@@ -16,6 +16,7 @@
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/flags.h"
 #include "common/rpc/status_bridge.h"
 
 namespace kvmesh::cli {
@@ -69,25 +70,19 @@ void AddThreads(CLI::App& command, BenchTarget& target) {
 
 }  // namespace
 
-// A temporary folder that goes with its last owner.
-class BenchMesh::Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              absl::StrCat("kvmesh-bench-", RandomId<InstanceId>().ToHex().substr(0, 12))) {}
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
+TempFolder::TempFolder()
+    : path_((std::filesystem::temp_directory_path() /
+             absl::StrCat("kvmesh-bench-", RandomId<InstanceId>().ToHex().substr(0, 12)))
+                .string()) {}
 
- private:
-  std::filesystem::path path_;
-};
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
 
 void AddTargetFlags(CLI::App& command, BenchTarget& target) {
   CLI::Option_group* where = command.add_option_group("where", "What to measure");
-  where->add_option("--router", target.router, "A running mesh, host:port of its router");
+  where->add_option("--router", target.router, "A running mesh: its router")->check(rpc::Address());
   where->add_option("--model", target.model, "Start a mesh for this model, and stop it afterwards");
   where->require_option(1);
   command.add_option("--shards", target.shards, "Stages of the benchmark's own mesh")
@@ -98,7 +93,7 @@ void AddTargetFlags(CLI::App& command, BenchTarget& target) {
 
 void AddEngineTargetFlags(CLI::App& command, BenchTarget& target) {
   CLI::Option_group* where = command.add_option_group("where", "What to measure");
-  where->add_option("--router", target.router, "A running mesh, host:port of its router");
+  where->add_option("--router", target.router, "A running mesh: its router")->check(rpc::Address());
   where->add_option("--model", target.model, "One engine that runs all layers of this model");
   where->require_option(1);
   AddThreads(command, target);
@@ -109,7 +104,7 @@ absl::StatusOr<BenchMesh> BenchMesh::Open(const BenchTarget& target, Interrupt& 
   std::string address = target.router;
   if (address.empty()) {
     Progress(absl::StrCat("starting a mesh of ", target.shards, " shards"));
-    mesh.folder_ = std::make_shared<Folder>();
+    mesh.folder_ = std::make_shared<TempFolder>();
     KVMESH_ASSIGN_OR_RETURN(
         mesh.local_, LocalMesh::Start({.model = std::filesystem::absolute(target.model).string(),
                                        .data_dir = mesh.folder_->path(),

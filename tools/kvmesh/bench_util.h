@@ -30,6 +30,20 @@ void AddTargetFlags(CLI::App& command, BenchTarget& target);
 // --router, or --model for the engine alone, with --threads for the latter.
 void AddEngineTargetFlags(CLI::App& command, BenchTarget& target);
 
+// The name of a folder that is nobody else's, among the temporary ones; removed at the end with all
+// that lies in it.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // The router to measure, and the mesh that lives as long as this object when it is the benchmark's
 // own.
 class BenchMesh {
@@ -39,10 +53,8 @@ class BenchMesh {
   LocalMesh* local() { return local_.get(); }
 
  private:
-  class Folder;
-
-  std::shared_ptr<Folder>
-      folder_;  // outlives the mesh in it; shared only so that BenchMesh can move
+  // Outlives the mesh in it; shared only so that BenchMesh can move.
+  std::shared_ptr<TempFolder> folder_;
   std::unique_ptr<LocalMesh> local_;
   std::unique_ptr<v1::RouterService::Stub> router_;
 };

@@ -1,6 +1,7 @@
 // What scripts rely on: exit codes, the one object of --json, sentences that say what is wrong.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,13 @@ TEST(CommandLine, WrongUsageIsCodeTwo) {
       {"generate", "--router", "127.0.0.1:1"},
       {"generate", "--router", "127.0.0.1:1", "--prompt", "x", "--prompt-file", "y"},
       {"generate", "--router", "127.0.0.1:1", "--prompt", "x", "--cache", "maybe"},
+      {"generate", "--router", "127.0.0.1:1", "--prompt", "x", "--seed", "-1"},
+      {"generate", "--router", "127.0.0.1:1", "--prompt", "x", "--max-tokens", "-1"},
+      {"generate", "--router", "", "--prompt", "x"},
+      {"generate", "--router", "127.0.0.1:65536", "--prompt", "x"},
+      {"chat", "--router", "localhost"},
+      {"status", "--router", ""},
+      {"sessions", "--shard", "127.0.0.1"},
       {"up"},
       {"up", "--model", "x", "--shards", "0"},
       {"bench"},
@@ -90,15 +98,63 @@ TEST(CommandLine, AMissingModelIsNamed) {
   EXPECT_NE(outcome.err.find("/no/such.gguf"), std::string::npos) << outcome.err;
 }
 
-TEST(CommandLine, AMalformedModelEndsTheShardWithItsReasonAndLeavesNothing) {
+TEST(CommandLine, AMalformedModelIsRefusedByNameBeforeAnythingStarts) {
   const TempDir dir;
   const std::string model = dir.File("bad.gguf", "GGUF but no more");
   const Outcome outcome =
       RunCli({"up", "--model", model, "--data-dir", dir.path() + "/mesh", "--detach"});
-  EXPECT_EQ(outcome.exit_code, cli::kUnavailable) << outcome.err;
+  EXPECT_EQ(outcome.exit_code, cli::kRefused) << outcome.err;
   EXPECT_NE(outcome.err.find("bad.gguf"), std::string::npos) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(dir.path() + "/mesh"));
+}
+
+TEST(CommandLine, MoreShardsThanLayersAreRefusedWithBothNumbers) {
+  const TempDir dir;
+  const auto up = [&dir](const std::string& shards) {
+    return RunCli({"up", "--model", TinyModel(), "--shards", shards, "--data-dir",
+                   dir.path() + "/mesh", "--detach"});
+  };
+  const Outcome refused = up("5");
+  EXPECT_EQ(refused.exit_code, cli::kRefused) << refused.err;
+  EXPECT_NE(refused.err.find("5 shards for a model of 4 layers"), std::string::npos) << refused.err;
+  EXPECT_EQ(up("4").exit_code, cli::kDone);
+  EXPECT_EQ(RunCli({"down", "--data-dir", dir.path() + "/mesh"}).exit_code, cli::kDone);
+}
+
+// A shard that starts and ends: it refuses a value of its environment.
+TEST(CommandLine, AShardThatEndsIsToldWithItsReasonAndNotWithThatOfAnEarlierOne) {
+  const TempDir dir;
+  const auto up = [&dir](const std::string& bytes) {
+    return RunProgram({"/usr/bin/env", "MESHNET_KV_MAX_BYTES=" + bytes, Program("kvmesh"), "up",
+                       "--model", TinyModel(), "--data-dir", dir.path() + "/mesh", "--detach"});
+  };
+  const Outcome first = up("abc");
+  EXPECT_EQ(first.exit_code, cli::kUnavailable) << first.err;
+  EXPECT_NE(first.err.find("\"abc\" is not a whole number"), std::string::npos) << first.err;
+  const Outcome second = up("-7");
+  EXPECT_NE(second.err.find("\"-7\" is not a whole number"), std::string::npos) << second.err;
+  EXPECT_EQ(second.err.find("abc"), std::string::npos) << second.err;
   EXPECT_FALSE(cli::ReadMesh(dir.path() + "/mesh").ok());
   EXPECT_TRUE(cli::MeshLock::Take(dir.path() + "/mesh").ok()) << "a process still holds the folder";
+}
+
+// The limits of a shard's cache come from flags, else from the environment.
+TEST(CommandLine, TheEnvironmentSetsTheLimitsOfTheSessionCacheAndIsNamedWhenItIsWrong) {
+  const auto shard = [](const std::string& setting, const std::string& flag) {
+    return RunProgram(
+        {"/usr/bin/env", setting, Program("kvmesh-shard"), "--model", "/no/such", flag});
+  };
+  for (const std::string name :
+       {"MESHNET_KV_MAX_BYTES", "MESHNET_KV_MAX_SESSIONS", "MESHNET_KV_TTL_SECONDS"}) {
+    for (const std::string value : {"abc", "0", "-1", "1.5"}) {
+      const Outcome outcome = shard(name + "=" + value, "--no-kv-cache");
+      EXPECT_EQ(outcome.exit_code, cli::kUsage) << name << "=" << value;
+      EXPECT_NE(outcome.err.find(name + "=" + value), std::string::npos) << outcome.err;
+    }
+    // Taken: the next complaint is the model's.
+    EXPECT_NE(shard(name + "=17", "--no-kv-cache").err.find("/no/such"), std::string::npos) << name;
+  }
+  EXPECT_EQ(shard("MESHNET_KV_MAX_BYTES=17", "--kv-max-bytes=abc").exit_code, cli::kUsage);
 }
 
 TEST(CommandLine, ModelInspectPrintsOneObject) {
@@ -219,6 +275,7 @@ TEST_F(OnAMesh, StatusAndSessionsPrintOneObject) {
   EXPECT_EQ(status.Json()["ready"], true);
   EXPECT_EQ(status.Json()["route"].size(), 2u);
   EXPECT_EQ(status.Json()["model_fp"].get<std::string>().size(), 64u);
+  EXPECT_EQ(status.Json()["route"][0]["instance_id"].get<std::string>().size(), 32u);
   const Outcome sessions = RunCli({"sessions", "--router", mesh_->router_address(), "--json"});
   ASSERT_EQ(sessions.exit_code, cli::kDone) << sessions.err;
   EXPECT_TRUE(sessions.Json()["sessions"].is_array());

@@ -6,8 +6,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/channel.h"
-#include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/process/process_testing.h"
 
 namespace kvmesh::process_testing {
@@ -15,19 +13,6 @@ namespace {
 
 constexpr char kPrompt[] = "The history of measurement begins with";
 constexpr uint32_t kTokens = 48;
-
-grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& address,
-                                                            const std::string& service) {
-  auto stub = grpc::health::v1::Health::NewStub(rpc::MakeChannel(address));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  grpc::health::v1::HealthCheckRequest request;
-  request.set_service(service);
-  grpc::health::v1::HealthCheckResponse response;
-  const grpc::Status status = stub->Check(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << address << " " << service << ": " << status.error_message();
-  return response.status();
-}
 
 TEST(Lifecycle, EveryServiceAnswersHealthAndMetrics) {
   Mesh mesh(TinyModel());
@@ -135,6 +120,59 @@ TEST(Drain, ARunningAnswerEndsBeforeTheRouterDoes) {
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.ids.size(), kTokens);
   EXPECT_TRUE(WaitUntil([&] { return IsGone(router, "kvmesh-router"); }));
+}
+
+TEST(Drain, HealthSaysSoAtOnceAndASecondSignalEndsTheProcess) {
+  Mesh mesh(RealModel());
+  ASSERT_TRUE(mesh.started());
+  const cli::ServiceEntry router = mesh.Service("router");
+  const Answer answer = Generate(mesh.router(), kPrompt, 4000, [&](size_t tokens) {
+    if (tokens != 3) return;
+    kill(router.pid, SIGTERM);
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          return Health(router.address) == grpc::health::v1::HealthCheckResponse::NOT_SERVING;
+        },
+        absl::Seconds(10)));
+    EXPECT_FALSE(IsGone(router.pid, "kvmesh-router"));  // an answer still runs
+    kill(router.pid, SIGTERM);
+  });
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable) << answer.status;
+  EXPECT_TRUE(WaitUntil([&] { return IsGone(router.pid, "kvmesh-router"); }, absl::Seconds(10)));
+}
+
+TEST(Drain, AnIdleServiceDoesNotWaitOutItsGrace) {
+  Mesh mesh(TinyModel());
+  ASSERT_TRUE(mesh.started());
+  for (const cli::ServiceEntry& service : mesh.file().services) {
+    const std::string program = service.name == "router" ? "kvmesh-router" : "kvmesh-shard";
+    kill(service.pid, SIGTERM);
+    // The grace is thirty seconds.
+    EXPECT_TRUE(WaitUntil([&] { return IsGone(service.pid, program); }, absl::Seconds(15)))
+        << service.name;
+  }
+}
+
+TEST(Failover, ARouterKilledInMidGenerationLeavesShardsThatServeTheNextOne) {
+  Mesh mesh(RealModel());
+  ASSERT_TRUE(mesh.started());
+  const Answer undisturbed = Generate(mesh.router(), kPrompt, kTokens);
+  const cli::ServiceEntry router = mesh.Service("router");
+  const std::vector<std::string> command = CommandOf(router.pid);
+  const Answer cut = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
+    if (tokens == 8) kill(router.pid, SIGKILL);
+  });
+  EXPECT_EQ(cut.status.code(), absl::StatusCode::kUnavailable) << cut.status;
+  ASSERT_TRUE(WaitUntil([&] { return IsGone(router.pid, "kvmesh-router"); }));
+  const Process restarted(command, mesh.dir());
+  ASSERT_TRUE(WaitUntil([&] {
+    return Health(router.address) == grpc::health::v1::HealthCheckResponse::SERVING;
+  })) << restarted.Err();
+  const Answer again = Generate(mesh.router(), kPrompt, kTokens);
+  EXPECT_TRUE(again.status.ok()) << again.status;
+  EXPECT_EQ(again.ids, undisturbed.ids);
+  // What the dead router's generation held is an orphan, and the only session that is left.
+  for (const v1::ShardStatus& shard : mesh.Status().shards()) EXPECT_EQ(shard.live_sessions(), 0u);
 }
 
 TEST(Failover, AShardKilledInMidGenerationIsReplacedByItsReplicaWithTheSameIds) {

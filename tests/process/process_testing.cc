@@ -189,16 +189,33 @@ std::vector<std::string> CommandOf(pid_t pid) {
   return command;
 }
 
+grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& address,
+                                                            const std::string& service) {
+  auto stub = grpc::health::v1::Health::NewStub(rpc::MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, request, &response);
+  return status.ok() ? response.status() : grpc::health::v1::HealthCheckResponse::UNKNOWN;
+}
+
 bool IsGone(pid_t pid, const std::string& program) {
   return !cli::RunsProgram(pid, program);
 }
 
-Answer Generate(v1::RouterService::Stub& router, const std::string& prompt, uint32_t max_tokens,
+Answer Generate(v1::RouterService::Stub& router, const std::string& prompt, uint32_t tokens,
                 const std::function<void(size_t)>& on_token) {
   v1::GenerateRequest request;
   request.set_text(prompt);
-  request.mutable_options()->set_max_tokens(max_tokens);
+  request.mutable_options()->set_max_tokens(tokens);
   request.mutable_options()->set_ignore_eos(true);
+  return Generate(router, request, on_token);
+}
+
+Answer Generate(v1::RouterService::Stub& router, const v1::GenerateRequest& request,
+                const std::function<void(size_t)>& on_token) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
   auto stream = router.Generate(&context, request);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "kvmesh/v1/router.grpc.pb.h"
 #include "tools/kvmesh/mesh_file.h"
 #include "tools/kvmesh/outcome.h"
@@ -101,6 +102,10 @@ class Mesh {
 // The command line of a running process.
 std::vector<std::string> CommandOf(pid_t pid);
 
+// What health says for the whole process at `address`; UNKNOWN while it does not answer.
+grpc::health::v1::HealthCheckResponse::ServingStatus Health(const std::string& address,
+                                                            const std::string& service = "");
+
 // Whether the process is gone (a zombie is).
 bool IsGone(pid_t pid, const std::string& program);
 
@@ -111,9 +116,13 @@ struct Answer {
   v1::Finished finished;
 };
 
-// One greedy generation; `on_token` is called with the number of tokens so far, after each delta.
+// One generation; `on_token` is called with the number of tokens so far, after each delta.
 Answer Generate(
-    v1::RouterService::Stub& router, const std::string& prompt, uint32_t max_tokens,
+    v1::RouterService::Stub& router, const v1::GenerateRequest& request,
+    const std::function<void(size_t)>& on_token = [](size_t) {});
+// A greedy one of exactly `tokens` tokens.
+Answer Generate(
+    v1::RouterService::Stub& router, const std::string& prompt, uint32_t tokens,
     const std::function<void(size_t)>& on_token = [](size_t) {});
 
 // What server reflection at `address` answers to one ServerReflectionRequest, both as serialised

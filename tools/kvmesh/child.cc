@@ -39,8 +39,10 @@ bool PortIsFree(int port) {
   return free;
 }
 
-std::string LastLines(const std::string& path, size_t count) {
+// Of what stands in the file from `begin` on.
+std::string LastLines(const std::string& path, int64_t begin, size_t count) {
   std::ifstream in(path);
+  in.seekg(begin);
   std::deque<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     lines.push_back(line);
@@ -104,11 +106,13 @@ absl::StatusOr<Child> Child::Start(Options options) {
   argv.reserve(options.arguments.size() + 1);
   for (std::string& argument : options.arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  std::error_code no_log_yet;
+  const auto log_bytes = std::filesystem::file_size(options.log_path, no_log_yet);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::UnavailableError(absl::StrCat("fork: ", std::strerror(errno)));
   if (pid == 0) RunInChild(argv.data(), options.log_path.c_str(), options.detached, parent);
-  return Child(std::move(options), pid);
+  return Child(std::move(options), no_log_yet ? 0 : static_cast<int64_t>(log_bytes), pid);
 }
 
 bool Child::Running() {
@@ -123,7 +127,7 @@ std::string Child::HowItEnded() const {
                               ? absl::StrCat("was killed by signal ", WTERMSIG(wait_status_))
                               : absl::StrCat("ended with code ", WEXITSTATUS(wait_status_));
   return absl::StrCat(options_.name, " ", how, "; the end of ", options_.log_path, ":",
-                      LastLines(options_.log_path, 8));
+                      LastLines(options_.log_path, log_begin_, 8));
 }
 
 absl::Status Become(std::vector<std::string> arguments) {

@@ -45,9 +45,11 @@ class Child {
   std::string HowItEnded() const;
 
  private:
-  Child(Options options, pid_t pid) : options_(std::move(options)), pid_(pid) {}
+  Child(Options options, int64_t log_begin, pid_t pid)
+      : options_(std::move(options)), log_begin_(log_begin), pid_(pid) {}
 
   Options options_;
+  int64_t log_begin_ = 0;  // bytes that earlier processes have left in the log
   pid_t pid_ = 0;
   bool ended_ = false;
   int wait_status_ = 0;

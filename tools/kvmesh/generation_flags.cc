@@ -1,11 +1,14 @@
 #include "tools/kvmesh/generation_flags.h"
 
 #include "common/base/hex.h"
+#include "common/rpc/flags.h"
 
 namespace kvmesh::cli {
 
 void AddGenerationFlags(CLI::App& command, GenerationFlags& flags) {
-  command.add_option("--router", flags.router, "Address of a router, host:port")->required();
+  command.add_option("--router", flags.router, "Address of a router")
+      ->required()
+      ->check(rpc::Address());
   command
       .add_option("--max-tokens", flags.max_tokens,
                   "Tokens at most; 0: 256, or what the context leaves")
@@ -20,7 +23,8 @@ void AddGenerationFlags(CLI::App& command, GenerationFlags& flags) {
   command.add_option("--repetition-penalty", flags.repetition_penalty, "1: off (default)");
   command.add_option("--presence-penalty", flags.presence_penalty, "0: off (default)");
   command.add_option("--frequency-penalty", flags.frequency_penalty, "0: off (default)");
-  command.add_option("--seed", flags.seed, "Makes a drawn answer repeatable; default: random");
+  command.add_option("--seed", flags.seed, "Makes a drawn answer repeatable; default: random")
+      ->check(rpc::WholeNumber(0));
   command.add_option("--stop", flags.stop, "A string that ends the answer; may be given 16 times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/model/model.h"
 #include "common/rpc/channel.h"
 #include "kvmesh/v1/router.grpc.pb.h"
 
@@ -30,6 +31,22 @@ absl::Status PrepareFolder(const std::string& data_dir) {
   return absl::OkStatus();
 }
 
+// What would stop every shard is told before any is started. NotFound, or as of Model::Open.
+// InvalidArgument: more stages than layers.
+absl::Status CheckModel(const MeshOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.model, error)) {
+    return absl::NotFoundError(absl::StrCat("no model at ", options.model,
+                                            ": give a .gguf file or a Hugging Face directory"));
+  }
+  KVMESH_ASSIGN_OR_RETURN(const std::unique_ptr<model::Model> model,
+                          model::Model::Open(options.model));
+  const uint32_t layers = model->config().layer_count;
+  if (static_cast<uint32_t>(options.shards) <= layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(options.shards, " shards for a model of ", layers,
+                                                 " layers; a shard holds one at least"));
+}
+
 // Why the mesh is not ready, or empty when it is.
 std::string NotReadyReason(v1::RouterService::Stub& router) {
   grpc::ClientContext context;
@@ -50,11 +67,7 @@ std::string ProgramOf(const std::string& service_name) {
 
 absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& options,
                                                             Interrupt& interrupt) {
-  std::error_code error;
-  if (!std::filesystem::exists(options.model, error)) {
-    return absl::NotFoundError(absl::StrCat("no model at ", options.model,
-                                            ": give a .gguf file or a Hugging Face directory"));
-  }
+  KVMESH_RETURN_IF_ERROR(CheckModel(options));
   KVMESH_RETURN_IF_ERROR(PrepareFolder(options.data_dir));
   std::unique_ptr<LocalMesh> mesh(new LocalMesh(options));
   KVMESH_ASSIGN_OR_RETURN(mesh->lock_, MeshLock::Take(options.data_dir));

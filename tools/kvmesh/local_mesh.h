@@ -31,7 +31,8 @@ class LocalMesh {
  public:
   // Starts all processes, waits until the mesh can answer, and writes DIR/mesh.json. On any failure
   // nothing is left running. FailedPrecondition: a mesh runs in that directory. NotFound: no such
-  // model. Unavailable: a process ended (its reason is shown) or the mesh did not answer in time.
+  // model. InvalidArgument: more stages than layers. As of Model::Open for a model that is none.
+  // Unavailable: a process ended (its reason is shown) or the mesh did not answer in time.
   // Cancelled: interrupted.
   static absl::StatusOr<std::unique_ptr<LocalMesh>> Start(const MeshOptions& options,
                                                           Interrupt& interrupt);

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/hex.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/flags.h"
 #include "common/rpc/status_bridge.h"
 #include "kvmesh/v1/router.grpc.pb.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
@@ -32,7 +32,7 @@ absl::Status GetStatus(const std::string& router, v1::GetStatusResponse* respons
 
 Json ToJson(const v1::ShardStatus& shard) {
   return {{"address", shard.address()},
-          {"instance_id", HexEncode(shard.instance_id())},
+          {"instance_id", shard.instance_id()},
           {"layers", LayersJson(shard.layers())},
           {"connected", shard.connected()},
           {"draining", shard.draining()},
@@ -50,7 +50,7 @@ Json ToJson(const v1::GetStatusResponse& status) {
   Json route = Json::array();
   for (const v1::RouteHop& hop : status.route()) {
     route.push_back({{"address", hop.address()},
-                     {"instance_id", HexEncode(hop.instance_id())},
+                     {"instance_id", hop.instance_id()},
                      {"layers", LayersJson(hop.layers())}});
   }
   Json missing = Json::array();
@@ -197,7 +197,9 @@ int Sessions(Context& context, const std::string& router, std::vector<std::strin
 void AddStatus(CLI::App& app, Action* chosen) {
   auto router = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("status", "Route, shards and generations of a mesh");
-  command->add_option("--router", *router, "Address of a router, host:port")->required();
+  command->add_option("--router", *router, "Address of a router")
+      ->required()
+      ->check(rpc::Address());
   command->callback([=] { *chosen = [=](Context& context) { return Status(context, *router); }; });
 }
 
@@ -206,8 +208,9 @@ void AddSessions(CLI::App& app, Action* chosen) {
   auto shards = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand("sessions", "Sessions that the shards hold");
   CLI::Option_group* where = command->add_option_group("where", "Whose sessions");
-  where->add_option("--router", *router, "Of all shards that this router knows, host:port");
-  where->add_option("--shard", *shards, "Of this shard, host:port; may be repeated");
+  where->add_option("--router", *router, "Of all shards that this router knows")
+      ->check(rpc::Address());
+  where->add_option("--shard", *shards, "Of this shard; may be repeated")->check(rpc::Address());
   where->require_option(1);
   command->callback(
       [=] { *chosen = [=](Context& context) { return Sessions(context, *router, *shards); }; });

@@ -56,9 +56,9 @@ class BlobProcess {
     }
     if (!std::filesystem::exists(ready)) return;
     const auto json = nlohmann::json::parse(testing::ReadWholeFile(ready));
-    const auto channel = rpc::MakeChannel(json["address"].get<std::string>());
-    channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    stub_ = v1::BlobService::NewStub(channel);
+    channel_ = rpc::MakeChannel(json["address"].get<std::string>());
+    channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    stub_ = v1::BlobService::NewStub(channel_);
   }
   ~BlobProcess() {
     if (!ended_) {
@@ -69,6 +69,7 @@ class BlobProcess {
 
   // Null: it died before it served.
   v1::BlobService::Stub* stub() { return stub_.get(); }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   pid_t pid() const { return pid_; }
   std::string log() const { return testing::ReadWholeFile(log_); }
   int Stop() {
@@ -103,6 +104,7 @@ class BlobProcess {
   pid_t pid_ = 0;
   int exit_ = 0;
   bool ended_ = false;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::BlobService::Stub> stub_;
 };
 
@@ -115,13 +117,13 @@ v1::SlabId IdOf(const RandomSlab& slab) {
   return id;
 }
 
-absl::Status Put(v1::BlobService::Stub& stub, const RandomSlab& slab) {
+absl::Status Put(const BlobProcess& process, const RandomSlab& slab) {
   v1::PutHeader header;
   *header.mutable_slab() = IdOf(slab);
   header.set_tokens_sha256(std::string(slab.meta.tokens_sha256.bytes()));
   header.set_size_bytes(slab.bytes.size());
   header.set_payload_crc32c(slab.meta.payload_crc32c());
-  return rpc::PutSlab(stub, header, {slab.bytes}, kTimeout).status();
+  return rpc::PutSlab(process.channel(), header, rpc::SlabBytes::Of(slab.bytes), kTimeout).status();
 }
 
 bool Delete(v1::BlobService::Stub& stub, const v1::SlabId& id) {
@@ -132,13 +134,13 @@ bool Delete(v1::BlobService::Stub& stub, const v1::SlabId& id) {
   return stub.Delete(&context, request, &response).ok();
 }
 
-std::string Get(v1::BlobService::Stub& stub, const v1::SlabId& id) {
+std::string Get(const BlobProcess& process, const v1::SlabId& id) {
   v1::GetRequest request;
   *request.mutable_slab() = id;
   request.set_part(v1::GET_PART_WHOLE);
   std::string bytes;
   const auto got =
-      rpc::GetSlab(stub, request, kTimeout, [&](const v1::GetHeader&, absl::string_view chunk) {
+      rpc::GetSlab(process.channel(), request, kTimeout, [&](const v1::GetHeader&, absl::string_view chunk) {
         bytes.append(chunk.data(), chunk.size());
         return absl::OkStatus();
       });
@@ -198,7 +200,7 @@ TEST_P(Crash, KilledBetweenAnyTwoStepsItLosesNothingAndServesNoHalf) {
       const std::string name = info.slab().key();
       listed.insert(name);
       EXPECT_NE(fates[name], Fate::kDeleted);
-      EXPECT_TRUE(Get(*process.stub(), info.slab()) == slabs.at(name).bytes) << name;
+      EXPECT_TRUE(Get(process, info.slab()) == slabs.at(name).bytes) << name;
     }
     for (const auto& [name, fate] : fates) {
       EXPECT_TRUE(fate != Fate::kAcknowledged || listed.contains(name))
@@ -209,7 +211,7 @@ TEST_P(Crash, KilledBetweenAnyTwoStepsItLosesNothingAndServesNoHalf) {
       const std::string name = slab.meta.key.ToHex();
       slabs[name] = slab;
       fates[name] = Fate::kUnknown;
-      if (!Put(*process.stub(), slab).ok()) break;
+      if (!Put(process, slab).ok()) break;
       fates[name] = Fate::kAcknowledged;
       if (step % 3 != 1) continue;
       fates[name] = Fate::kUnknown;
@@ -237,12 +239,12 @@ TEST(BlobProcess, DrainsOnSigtermAndFindsItsSlabsAgain) {
   {
     BlobProcess process("disk", base.path() + "/data", 0);
     ASSERT_NE(process.stub(), nullptr) << process.log();
-    ASSERT_TRUE(Put(*process.stub(), slab).ok());
+    ASSERT_TRUE(Put(process, slab).ok());
     EXPECT_EQ(process.Stop(), 0);
   }
   BlobProcess process("disk", base.path() + "/data", 0);
   ASSERT_NE(process.stub(), nullptr) << process.log();
-  EXPECT_EQ(Get(*process.stub(), IdOf(slab)), slab.bytes);
+  EXPECT_EQ(Get(process, IdOf(slab)), slab.bytes);
   // The folder is taken.
   BlobProcess second("disk", base.path() + "/data", 0);
   EXPECT_EQ(second.stub(), nullptr);
@@ -257,46 +259,59 @@ uint64_t PeakResidentBytes(pid_t pid) {
   return 0;
 }
 
-TEST(BlobProcess, ALargeSlabStreamsThroughInBoundedMemory) {
-  // 2 GiB of one region, made of one part that repeats.
+// 2 GiB of one region, made of one part that repeats.
+struct LargeSlab {
+  std::string part = std::string(32 << 20, 'k');
+  std::unique_ptr<slab::SlabImage> image;
+};
+
+std::shared_ptr<const LargeSlab> MakeLargeSlab() {
   constexpr uint32_t kTokens = 1 << 16;
-  const std::string part(32 << 20, 'k');
+  auto large = std::make_shared<LargeSlab>();
   auto writer = slab::SlabWriter::Create(testing::RandomMeta(1, {0, 1}, kTokens));
-  ASSERT_TRUE(writer.ok());
-  ASSERT_TRUE(writer
+  EXPECT_TRUE(writer.ok());
+  EXPECT_TRUE(writer
                   ->AddRegion(slab::StateKind::kKeyValue, slab::DType::kF32, 0,
-                              std::vector<absl::string_view>(64, part))
+                              std::vector<absl::string_view>(64, large->part))
                   .ok());
-  const auto image = writer->Finish();
-  ASSERT_TRUE(image.ok()) << image.status();
-  ASSERT_GT(image->size(), 2ULL << 30);
+  auto image = writer->Finish();
+  EXPECT_TRUE(image.ok()) << image.status();
+  large->image = std::make_unique<slab::SlabImage>(*std::move(image));
+  return large;
+}
+
+TEST(BlobProcess, ALargeSlabStreamsThroughInBoundedMemory) {
+  const auto slab = MakeLargeSlab();
+  const slab::SlabImage& image = *slab->image;
+  ASSERT_GT(image.size(), 2ULL << 30);
   const testing::TempFolder base("disk");
   BlobProcess process("disk", base.path() + "/data", 0);
   ASSERT_NE(process.stub(), nullptr) << process.log();
   const RandomSlab small = MakeSlabOfSize(1, 1 << 20);
-  ASSERT_TRUE(Put(*process.stub(), small).ok());
-  Get(*process.stub(), IdOf(small));
+  ASSERT_TRUE(Put(process, small).ok());
+  Get(process, IdOf(small));
   const uint64_t before = PeakResidentBytes(process.pid());
   RandomSlab large;
-  large.meta = image->meta();
+  large.meta = image.meta();
   v1::PutHeader header;
   *header.mutable_slab() = IdOf(large);
   header.set_tokens_sha256(std::string(large.meta.tokens_sha256.bytes()));
-  header.set_size_bytes(image->size());
+  header.set_size_bytes(image.size());
   header.set_payload_crc32c(large.meta.payload_crc32c());
-  const auto put = rpc::PutSlab(*process.stub(), header, image->Parts(), absl::Minutes(10));
+  const auto put = rpc::PutSlab(process.channel(), header, {.parts = image.Parts(), .owner = slab},
+                                absl::Minutes(10));
   ASSERT_TRUE(put.ok()) << put.status();
   v1::GetRequest request;
   *request.mutable_slab() = IdOf(large);
   request.set_part(v1::GET_PART_WHOLE);
   uint64_t bytes = 0;
-  const auto got = rpc::GetSlab(*process.stub(), request, absl::Minutes(10),
+  const auto got = rpc::GetSlab(process.channel(), request, absl::Minutes(10),
                                 [&](const v1::GetHeader&, absl::string_view chunk) {
                                   bytes += chunk.size();
                                   return absl::OkStatus();
                                 });
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(bytes, image->size());
+  EXPECT_EQ(bytes, image.size());
   const uint64_t grown = PeakResidentBytes(process.pid()) - before;
   std::printf("peak resident memory grew by %.1f MiB\n", static_cast<double>(grown) / (1 << 20));
   EXPECT_LE(grown, 64ULL << 20);

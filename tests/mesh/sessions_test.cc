@@ -187,6 +187,32 @@ TEST(MeshSessions, AReplicaTakesOverFromAShardThatDiesInDecode) {
   EXPECT_TRUE(mesh.NothingHeld());
 }
 
+// What the shard in the middle did is replayed by one that takes more than its layers.
+TEST(MeshSessions, AShardThatComesBackWithMoreLayersTakesOverWithTheSameIds) {
+  Mesh mesh({{.layers = {0, 2}}, {.layers = {2, 4}}, {.layers = {4, 6}}});
+  mesh.AddRouter();
+  std::atomic<int> frames = 0;
+  mesh.shard(1).hooks.on_frame = [&](v1::ForwardRequest& frame) {
+    if (frame.has_compute() && frames++ == 5) mesh.shard(1).gate.Close();
+    return Passage::kPass;
+  };
+  const Request request{.max_tokens = 20};
+  std::future<Answer> answer = mesh.Start(request);
+  ASSERT_TRUE(Eventually([&] { return mesh.shard(1).gate.waiting() > 0; }));
+  mesh.shard(1).Kill();
+  mesh.shard(1).gate.Open();
+  mesh.shard(1).setup().layers = {2, 6};
+  mesh.shard(1).Start(/*fresh_instance=*/true);
+  const Answer result = answer.get();
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.ids, Undisturbed(request));
+  EXPECT_EQ(mesh.RouterCounter("reprefills_total"), 1);
+  // What the third shard has is no longer needed, nor can it be used.
+  const double tail_before = mesh.shard(2).Counter("tokens_total");
+  EXPECT_EQ(mesh.Generate(request).ids, Undisturbed(request));
+  EXPECT_EQ(mesh.shard(2).Counter("tokens_total"), tail_before);
+}
+
 TEST(MeshSessions, WithoutAnyShardForSomeLayersTheClientLearnsWhich) {
   Mesh mesh(TwoShards());
   mesh.AddRouter();

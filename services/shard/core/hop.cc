@@ -13,9 +13,18 @@ namespace {
 
 constexpr size_t kQueuedSavesMax = 16;
 
+// A machine-readable refusal names its hop, so that the router knows which one to do without.
+absl::Status AtHop(const absl::Status& status, uint32_t hop_index) {
+  std::optional<ErrorInfo> info = ErrorInfoOf(status);
+  if (!info.has_value()) return status;
+  info->metadata.try_emplace("hop", absl::StrCat(hop_index));
+  return WithErrorInfo(status, *info);
+}
+
 }  // namespace
 
-Hop::Hop(const HopOptions& options) : options_(options), store_(options.store) {}
+Hop::Hop(const HopOptions& options)
+    : options_(options), store_(options.store), saves_(options.checkpoints) {}
 
 uint32_t Hop::Stream::Outstanding::steps() const {
   return static_cast<uint32_t>(std::count(outputs.begin(), outputs.end(), true));
@@ -64,9 +73,10 @@ void Hop::OnBadFrame(StreamId id, const absl::Status& status, MonoTime now) {
 }
 
 void Hop::OpenStream(StreamId id, forward::Open open, MonoTime now) {
+  const uint32_t hop_index = open.hop_index;
   absl::Status status = CheckOpen(open, options_);
   if (status.ok()) status = Accept(id, std::move(open), now);
-  if (!status.ok()) effects_.emplace_back(EndUp{id, status});
+  if (!status.ok()) effects_.emplace_back(EndUp{id, AtHop(status, hop_index)});
 }
 
 // Ends the session's older stream, or refuses the new one as stale.
@@ -100,11 +110,14 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
         options_.store.retry_delay);
   }
   bool admitted = false;
+  const bool stateful = open.reserve_tokens.has_value();
   if (options_.caching && open.reserve_tokens.has_value()) {
     const absl::Status status = store_.Open(open.session, open.epoch, open.attempt,
                                             *open.reserve_tokens, open.tenant, now, &admitted);
     if (ReasonOf(status) == reason::kSuperseded) ++counters_.superseded;
     KVMESH_RETURN_IF_ERROR(status);
+    store_.Find(open.session)->cache_namespace = open.cache_namespace;
+    SaveEvicted();
   }
   ++counters_.streams;
   Stream& stream = streams_[id];
@@ -113,7 +126,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.attempt = open.attempt;
   stream.hop_index = open.hop_index;
   stream.hops_behind = open.hops.size() - 1;
-  stream.stateful = open.reserve_tokens.has_value();
+  stream.stateful = stateful;
   stream.admitted = admitted;
   stream.sampling = std::make_shared<const forward::SamplingOptions>(open.sampling);
   stream.history = open.history;
@@ -121,11 +134,8 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.last_event = now;
   by_session_[open.session] = id;
 
-  forward::Opened opened{.hop_index = open.hop_index};
-  if (const SessionEntry* entry = store_.Find(open.session); stream.stateful && entry != nullptr) {
-    opened.held = entry->held;
-    opened.last_step = entry->last_step;
-    opened.epoch = entry->has_state ? entry->state_epoch : SessionEpoch{0};
+  for (const forward::HopRestore& restore : open.restore) {
+    if (restore.hop_index == open.hop_index) stream.restore = MakeRestoreJob(id, open, restore);
   }
   if (open.hops.size() > 1) {
     open.hops.erase(open.hops.begin());
@@ -133,13 +143,13 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
     stream.next = open.hops.front();
     effects_.emplace_back(OpenDown{id, *stream.next, std::move(open)});
   }
-  effects_.emplace_back(AnswerUp{id, opened});
+  Begin(id, now);
   return absl::OkStatus();
 }
 
 void Hop::OnCompute(StreamId id, Stream& stream, forward::Compute compute, MonoTime now) {
   const absl::Status status = CheckCompute(compute, stream.stateful, options_);
-  if (!status.ok()) return End(id, status, now);
+  if (!status.ok()) return End(id, AtHop(status, stream.hop_index), now);
   const bool chunk = compute.cache_mode == forward::CacheMode::kPrefill;
   if (chunk ? stream.up.chunks >= limits::kPrefillCredit
             : stream.up.steps() >= limits::kDecodeCredit) {
@@ -165,12 +175,18 @@ void Hop::OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime no
     return;
   }
   // Compute frames that wait are cancelled, saves are not.
-  for (const QueuedFrame& queued : stream.queue) {
-    if (const auto* save = std::get_if<forward::Save>(&queued.frame))
-      ExecuteSave(id, stream, *save);
+  std::erase_if(stream.queue, [](const QueuedFrame& queued) {
+    return std::holds_alternative<forward::Compute>(queued.frame);
+  });
+  stream.waits = Stream::Waits::kNothing;
+  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
+  if (!stream.queue.empty() && IsComputing(stream.session)) {
+    // A save needs the state that a job has on loan. Half a prefill serves nobody.
+    CancelRunning(stream.session, /*also_decode=*/false);
+    stream.dropping = true;
   }
-  stream.queue.clear();
-  ExecuteClose(id, stream, close, now);
+  stream.queue.push_back({close, now});
+  Pump(id, now);
 }
 
 void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTime now) {
@@ -187,26 +203,16 @@ void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTi
   stream.closing = true;
   stream.last_event = now;
   by_session_.erase(stream.session);
-  if (IsTail(stream)) {
-    effects_.emplace_back(EndUp{id, absl::OkStatus()});
-    streams_.erase(id);
-  }
-}
-
-// Checkpoints are not a feature of this shard: the row's other slabs are cancelled by this answer.
-void Hop::ExecuteSave(StreamId id, Stream& stream, const forward::Save& save) {
-  if (stream.next.has_value()) effects_.emplace_back(SendDown{id, save});
-  ++counters_.saves_dropped;
-  effects_.emplace_back(
-      AnswerUp{id, forward::SaveState{.hop_index = stream.hop_index,
-                                      .write_id = save.write_id,
-                                      .state = forward::SaveState::State::kDropped,
-                                      .cause = "no checkpoints"}});
+  EndIfSettled(id, now);
 }
 
 void Hop::Pump(StreamId id, MonoTime now) {
   Stream* stream = Find(id);
-  while (stream != nullptr && !stream->queue.empty() && !IsRunning(id)) {
+  while (stream != nullptr && !stream->queue.empty() && !stream->closing &&
+         stream->waits == Stream::Waits::kNothing) {
+    const bool has_save = std::holds_alternative<forward::Save>(stream->queue.front().frame);
+    if (IsRunning(id) && !IsDrop(stream->queue.front())) return;
+    if (has_save && IsComputing(stream->session)) return;
     if (std::holds_alternative<forward::Compute>(stream->queue.front().frame)) return;
     const auto frame = std::move(stream->queue.front().frame);
     stream->queue.pop_front();
@@ -264,6 +270,7 @@ size_t Hop::queued_frames() const {
 }
 
 std::vector<Effect> Hop::TakeEffects() {
+  SaveEvicted();
   return std::exchange(effects_, {});
 }
 

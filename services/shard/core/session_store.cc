@@ -59,8 +59,21 @@ HeldFacts SessionEntry::Facts(bool tail) const {
           .digest_before_last = digest_before_last,
           .last_token = last_token,
           .last_step = last_step,
-          .can_replay = tail ? last_answer.has_value() : !last_row.empty(),
-          .can_full_hit = !last_row.empty()};
+          // A tail that has only the row, as after a restore, samples from it again.
+          .can_replay = (tail && last_answer.has_value()) || !last_row.empty(),
+          // Who does not sample needs no row.
+          .can_full_hit = !tail || !last_row.empty()};
+}
+
+void SessionEntry::Extend(absl::Span<const uint32_t> more) {
+  if (more.empty()) return;
+  ids.insert(ids.end(), more.begin(), more.end());
+  for (const uint32_t id : more.first(more.size() - 1)) tokens.UpdateU32(id);
+  digest_before_last = PrefixDigest(tokens.Digest());
+  last_token = more.back();
+  tokens.UpdateU32(last_token);
+  digest = PrefixDigest(tokens.Digest());
+  held += more.size();
 }
 
 uint64_t SessionCacheStore::BytesFor(uint64_t tokens) const {
@@ -95,6 +108,12 @@ absl::Status SessionCacheStore::Open(const SessionId& id, SessionEpoch epoch, St
   return absl::OkStatus();
 }
 
+absl::Duration SessionCacheStore::NextRetryDelay() {
+  const uint64_t round = refused_in_row_++ / std::max<uint32_t>(limits_.sessions_max, 1);
+  const auto most = static_cast<uint64_t>(limits_.retry_delay_max / limits_.retry_delay);
+  return limits_.retry_delay * static_cast<int64_t>(std::min(round + 1, most));
+}
+
 absl::Status SessionCacheStore::Admit(uint64_t bytes) {
   if (bytes > limits_.bytes_max) {
     ++counters_.too_large;
@@ -111,8 +130,9 @@ absl::Status SessionCacheStore::Admit(uint64_t bytes) {
                 "no room: ", live(), " live sessions of at most ", limits_.sessions_max, ", ",
                 bytes_live(), " bytes of at most ", limits_.bytes_max, "; ", bytes, " wanted")),
             {.reason = std::string(reason::kNoRoom)}),
-        limits_.retry_delay);
+        NextRetryDelay());
   }
+  refused_in_row_ = 0;
   while (entries_.size() >= limits_.sessions_max) Evict(NextVictim(), EvictCause::kLru);
   while (TotalCharge() + bytes > limits_.bytes_max) Evict(NextVictim(), EvictCause::kBytes);
   return absl::OkStatus();
@@ -144,6 +164,8 @@ void SessionCacheStore::ForgetState(SessionEntry* entry, MissCause cause) {
   entry->state.clear();
   entry->bytes = 0;
   entry->held = 0;
+  entry->ids.clear();
+  entry->tokens = Sha256();
   entry->last_step = 0;
   entry->last_row.clear();
   entry->last_answer.reset();
@@ -230,6 +252,7 @@ void SessionCacheStore::Evict(std::map<SessionId, SessionEntry>::iterator victim
     gone_.erase(gone_order_.front());
     gone_order_.pop_front();
   }
+  if (limits_.keep_evicted && !entry.state.empty()) evicted_.push_back(std::move(victim->second));
   entries_.erase(victim);
 }
 
@@ -266,7 +289,7 @@ size_t SessionCacheStore::count(SessionPhase phase) const {
 }
 
 uint64_t SessionCacheStore::bytes_used() const {
-  uint64_t total = 0;
+  uint64_t total = snapshot_bytes_;
   for (const auto& [id, entry] : entries_) total += entry.bytes;
   return total;
 }

@@ -4,13 +4,13 @@
 #include <functional>
 #include <limits>
 
+#include "common/rpc/raw_call.h"
 #include "tests/rpc/shard/shard_fixture.h"
 
 namespace kvmesh::shard {
 namespace {
 
 constexpr LayerRange kTailLayers{3, kLayers};
-const std::vector<uint32_t> kPrompt = {5, 6, 7, 8};
 
 struct BadFrame {
   std::string name;
@@ -141,7 +141,42 @@ TEST_F(BadFrameTest, AFrameForAnotherInstanceIsRefused) {
   forward::Open open = Open(5);
   open.hops[0].instance = RandomId<InstanceId>();
   client.Send(open);
-  EXPECT_EQ(ReasonOf(client.End()), reason::kWrongInstance);
+  const std::optional<ErrorInfo> info = ErrorInfoOf(client.End());
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->reason, reason::kWrongInstance);
+  EXPECT_EQ(info->metadata.at("hop"), "1");
+}
+
+TEST_F(BadFrameTest, TextThatIsNotUtf8IsRefusedByNameAndTheShardGoesOnServing) {
+  v1::ForwardRequest request = rpc::EncodeFrame(Open(6), testing::kToyHiddenSize);
+  request.mutable_open()->set_tenant("BAD");
+  std::string bytes = request.SerializeAsString();
+  bytes.replace(bytes.find("BAD"), 3, "\xff\xfe\xfd");
+  rpc::RawCall call(rpc::MakeChannel(shard_->address), "/kvmesh.v1.ShardService/Forward",
+                    kPatience);
+  const grpc::Slice slice(bytes);
+  ASSERT_TRUE(call.Write(grpc::ByteBuffer(&slice, 1)));
+  grpc::ByteBuffer ignored;
+  EXPECT_FALSE(call.Read(&ignored));
+  const absl::Status end = call.Finish();
+  EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument) << end;
+  EXPECT_EQ(std::string(end.message()), "open.tenant is not UTF-8");
+  ExpectServing();
+}
+
+TEST_F(BadFrameTest, BytesThatAreNoFrameAreRefusedInMidStream) {
+  rpc::RawCall call(rpc::MakeChannel(shard_->address), "/kvmesh.v1.ShardService/Forward",
+                    kPatience);
+  const std::string open = rpc::EncodeFrame(Open(7), testing::kToyHiddenSize).SerializeAsString();
+  for (const std::string& bytes : {open, std::string("\x12\x7fshort")}) {
+    const grpc::Slice slice(bytes);
+    ASSERT_TRUE(call.Write(grpc::ByteBuffer(&slice, 1)));
+  }
+  grpc::ByteBuffer ignored;
+  while (call.Read(&ignored)) {
+  }
+  EXPECT_EQ(call.Finish().code(), absl::StatusCode::kInvalidArgument);
+  ExpectServing();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -179,5 +180,45 @@ inline std::optional<v1::SessionInfo> GetSession(const TestShard& shard, uint8_t
   if (!status.ok()) return std::nullopt;
   return response.session();
 }
+
+inline constexpr LayerRange kAll{0, kLayers};
+inline const std::vector<uint32_t> kPrompt = {5, 6, 7, 8};
+
+inline double Metric(const TestShard& shard, const std::string& name,
+                     const metrics::Labels& labels = {}) {
+  return shard.server->metrics().Value("kvmesh_shard_" + name, labels);
+}
+
+inline void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kPatience));
+}
+
+// Holds the engine inside a step until it is let go.
+class Gate {
+ public:
+  void Close() { closed_ = true; }
+  void Open() { closed_ = false; }
+  bool held() const { return held_; }
+  void Pass() {
+    if (!closed_) return;
+    held_ = true;
+    EXPECT_TRUE(Eventually([this] { return !closed_; }));
+    held_ = false;
+  }
+
+ private:
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> held_{false};
+};
+
+class ShardServerTest : public ::testing::Test {
+ protected:
+  TestShard StartWhole(ShardServerOptions options = {}) {
+    return StartShard(clock_, {.on_layer = [this](uint32_t) { gate_.Pass(); }}, options);
+  }
+
+  testing::ShiftedClock clock_;
+  Gate gate_;
+};
 
 }  // namespace kvmesh::shard

@@ -234,4 +234,26 @@ class HopHarness {
   std::vector<Effect> effects_;
 };
 
+inline const std::vector<uint32_t> kHopPrompt = {5, 6, 7, 8};
+
+// The first `count` tokens that the toy model gives after kHopPrompt, and the whole sequence with
+// them.
+inline std::vector<uint32_t> Generated(uint32_t count) {
+  return testing::ToyGenerate(kHopPrompt, count);
+}
+inline std::vector<uint32_t> Sequence(uint32_t generated) {
+  std::vector<uint32_t> all = kHopPrompt;
+  const std::vector<uint32_t> more = Generated(generated);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Opens stream 1 for session 1 and runs the prompt.
+inline void RunPrompt(HopHarness& h) {
+  h.Open(1, 1, kHopPrompt);
+  h.Send(1, h.Prefill(kHopPrompt, 0, 4, true));
+  ASSERT_EQ(h.RunAll(), 1);
+  ASSERT_EQ(h.TakeTokens(), Generated(1));
+}
+
 }  // namespace kvmesh::shard

@@ -87,6 +87,18 @@ TEST_F(SessionCacheStoreTest, LiveSessionsFillTheCountAndAreNeverEvicted) {
   EXPECT_EQ(store_.counters().no_room, 1u);
 }
 
+TEST_F(SessionCacheStoreTest, ManyRefusalsAreSpreadOverLongerDelaysUntilOneIsAdmitted) {
+  for (uint32_t id = 1; id <= 3; ++id) ASSERT_TRUE(Open(id, 10, kStart).ok());
+  const auto delay = [this] { return RetryDelayOf(Open(9, 10, kStart)); };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(delay(), absl::Milliseconds(250));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(delay(), absl::Milliseconds(500));
+  for (int i = 0; i < 1000; ++i) EXPECT_LE(*delay(), absl::Seconds(5));
+  EXPECT_EQ(delay(), absl::Seconds(5));
+  store_.Erase(Id(1));
+  ASSERT_TRUE(Open(4, 10, kStart).ok());
+  EXPECT_EQ(delay(), absl::Milliseconds(250));
+}
+
 TEST_F(SessionCacheStoreTest, AnOpenOfASessionAlreadyHeldNeedsNoAdmission) {
   Put(1, 10, SessionPhase::kOrphaned, kStart);
   ASSERT_TRUE(Open(2, 990, kStart).ok());

@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kHashThreads = 2;  // hashing shares the machine with other shards that start
 constexpr size_t kPieceBytes = 16 << 20;
+constexpr char kEmbeddingPart[] = "embedding";
+constexpr char kHeadPart[] = "head";
 
 absl::string_view AsText(absl::Span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -30,21 +32,18 @@ void UpdateField(absl::string_view field, Sha256* hash) {
 // One part of the model, by the name under which the cache knows it.
 struct Part {
   std::string name;
-  std::vector<const Tensor*> tensors;
-  bool owned = true;  // else its pages are let go at once: they are no part of this shard's memory
+  std::vector<const Tensor*> tensors = {};
   Sha256Digest digest = {};
 };
 
-void HashTensor(const Tensor& tensor, bool owned, Sha256* hash) {
+void HashTensor(const Tensor& tensor, Sha256* hash) {
   UpdateField(tensor.name, hash);
   UpdateField(InfoOf(tensor.type).name, hash);
   hash->UpdateU64(tensor.shape.size());
   for (const uint64_t dimension : tensor.shape) hash->UpdateU64(dimension);
   hash->UpdateU64(tensor.data.size());
   for (size_t begin = 0; begin < tensor.data.size(); begin += kPieceBytes) {
-    const absl::Span<const uint8_t> piece = tensor.data.subspan(begin, kPieceBytes);
-    hash->Update(AsText(piece));
-    if (!owned) ReleasePages(piece);
+    hash->Update(AsText(tensor.data.subspan(begin, kPieceBytes)));
   }
 }
 
@@ -53,7 +52,7 @@ void HashParts(std::vector<Part*> parts) {
   const auto work = [&] {
     for (size_t i = next++; i < parts.size(); i = next++) {
       Sha256 hash;
-      for (const Tensor* tensor : parts[i]->tensors) HashTensor(*tensor, parts[i]->owned, &hash);
+      for (const Tensor* tensor : parts[i]->tensors) HashTensor(*tensor, &hash);
       parts[i]->digest = hash.Digest();
     }
   };
@@ -63,25 +62,26 @@ void HashParts(std::vector<Part*> parts) {
   for (std::thread& helper : helpers) helper.join();
 }
 
-// The layers of `range`, then the embedding, then the head (with the embedding when that is its
-// matrix).
+// What a shard with `range` has: its layers, the embedding, the head (with the embedding when that
+// is its matrix).
 std::vector<Part> PartsOf(const ModelTensors& tensors, bool tied, LayerRange range) {
   std::vector<Part> parts;
+  parts.reserve(range.size() + 2);
   for (uint32_t layer = range.begin; layer < range.end; ++layer) {
     Part part{.name = absl::StrCat("layer.", layer)};
     for (const RoleTensor& each : tensors.layers[layer]) part.tensors.push_back(&each.tensor);
     parts.push_back(std::move(part));
   }
   const bool last = range.end == tensors.layers.size();
-  Part embedding{.name = "embedding", .owned = range.begin == 0 || (last && tied)};
-  Part head{.name = "head", .owned = last};
+  Part embedding{.name = kEmbeddingPart};
+  Part head{.name = kHeadPart};
   for (const RoleTensor& each : tensors.global) {
     const bool is_embedding = each.role == WeightRole::kEmbedding;
     if (is_embedding) embedding.tensors.push_back(&each.tensor);
     if (!is_embedding || tied) head.tensors.push_back(&each.tensor);
   }
-  parts.push_back(std::move(embedding));
-  parts.push_back(std::move(head));
+  if (range.begin == 0 || (last && tied)) parts.push_back(std::move(embedding));
+  if (last) parts.push_back(std::move(head));
   return parts;
 }
 
@@ -153,11 +153,16 @@ absl::StatusOr<ModelDigests> ComputeDigests(const std::string& path, const Model
   FillParts(path, files.weights, &parts);
   ModelDigests digests;
   digests.range = range;
-  digests.head = parts.back().digest;
-  parts.pop_back();
-  digests.embedding = parts.back().digest;
-  parts.pop_back();
-  for (const Part& part : parts) digests.layers.push_back(part.digest);
+  digests.layers.reserve(range.size());
+  for (const Part& part : parts) {
+    if (part.name == kEmbeddingPart) {
+      digests.embedding = part.digest;
+    } else if (part.name == kHeadPart) {
+      digests.head = part.digest;
+    } else {
+      digests.layers.push_back(part.digest);
+    }
+  }
   digests.config = ConfigDigest(files.config);
   digests.tokenizer = TokenizerDigest(files);
   return digests;

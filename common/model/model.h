@@ -44,8 +44,8 @@ enum class WeightRole {
 struct ModelDigests {
   LayerRange range;
   std::vector<Sha256Digest> layers;  // of `range`, in order
-  Sha256Digest embedding;
-  Sha256Digest head;
+  Sha256Digest embedding;            // zero: a shard with `range` does not have it
+  Sha256Digest head;                 // likewise
   Sha256Digest config;
   Sha256Digest tokenizer;
 };

@@ -79,16 +79,30 @@ TEST_F(Digests, ATiedHeadDigestCoversTheEmbedding) {
   EXPECT_EQ(after.layers, before.layers);
 }
 
-TEST_F(Digests, ARangesDigestsAreThoseOfTheWholeModel) {
+TEST_F(Digests, ARangesDigestsAreThoseOfTheWholeModelAndOfNothingElse) {
   const ModelDigests whole = Of(TinyLlama());
+  const ModelDigests first = OfPath(folder_.path().string(), {0, 1});
+  EXPECT_EQ(first.layers, std::vector<Sha256Digest>{whole.layers[0]});
+  EXPECT_EQ(first.embedding, whole.embedding);
+  EXPECT_TRUE(first.head.is_zero());
   const ModelDigests second = OfPath(folder_.path().string(), {1, 2});
-  ASSERT_EQ(second.layers.size(), 1u);
-  EXPECT_EQ(second.layers[0], whole.layers[1]);
-  EXPECT_EQ(second.embedding, whole.embedding);
+  EXPECT_EQ(second.layers, std::vector<Sha256Digest>{whole.layers[1]});
+  EXPECT_TRUE(second.embedding.is_zero());
+  EXPECT_EQ(second.head, whole.head);
   EXPECT_EQ(second.config, whole.config);
   const auto model = Model::Open(folder_.path().string());
   EXPECT_FALSE((*model)->Digests({1, 1}).ok());
   EXPECT_FALSE((*model)->Digests({0, 3}).ok());
+}
+
+TEST_F(Digests, ATiedTailHasTheEmbeddingToo) {
+  TinyFolder model = TinyLlama();
+  model.config["tie_word_embeddings"] = true;
+  model.tensors.erase("lm_head.weight");
+  const ModelDigests whole = Of(model);
+  EXPECT_EQ(Of(model, {1, 2}).embedding, whole.embedding);
+  EXPECT_EQ(Of(model, {1, 2}).head, whole.head);
+  EXPECT_TRUE(Of(model, {0, 1}).head.is_zero());
 }
 
 TEST_F(Digests, ConfigCoversWhatChangesStateOrEndAndNotTheContextLimit) {

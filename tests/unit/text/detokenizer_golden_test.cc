@@ -1,10 +1,7 @@
 // The goldens of text/detok: streamed text of token ids, and stop strings.
-#include <cstdio>
-
 #include "common/base/hex.h"
 #include "common/text/detokenizer.h"
 #include "gtest/gtest.h"
-#include "tests/testing/test_data.h"
 #include "tests/unit/text/text_fixtures.h"
 
 namespace kvmesh::text {
@@ -31,24 +28,13 @@ void RunDetokCase(const Json& test_case, const Tokenizer& tokenizer) {
 }
 
 TEST(TextGolden, Detokenize) {
-  const auto folder = TextFolder() / "detok";
-  if (testing::FolderIsAbsent(folder)) return;
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
+  RunGoldens("detok", [](const std::filesystem::path& path) -> size_t {
     const Json golden = ReadJson(path);
-    if (!golden.contains("tokenizer")) continue;
-    const std::string name = golden["tokenizer"].get<std::string>();
-    SCOPED_TRACE(name);
-    const auto tokenizer = LoadFixtureTokenizer(name);
-    ASSERT_NE(tokenizer, nullptr);
-    for (const Json& test_case : golden["cases"]) {
-      SCOPED_TRACE(test_case["name"].get<std::string>());
-      RunDetokCase(test_case, *tokenizer);
-      ++count;
-    }
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    if (!golden.contains("tokenizer")) return 0;  // a file of stop strings
+    const auto tokenizer = LoadFixtureTokenizer(golden["tokenizer"].get<std::string>());
+    if (tokenizer == nullptr) return 0;
+    return RunCases(golden, [&](const Json& test_case) { RunDetokCase(test_case, *tokenizer); });
+  });
 }
 
 void RunStopCase(const Json& test_case) {
@@ -86,20 +72,10 @@ void RunStopCase(const Json& test_case) {
 }
 
 TEST(TextGolden, StopStrings) {
-  const auto folder = TextFolder() / "detok";
-  if (testing::FolderIsAbsent(folder)) return;
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
+  RunGoldens("detok", [](const std::filesystem::path& path) -> size_t {
     const Json golden = ReadJson(path);
-    if (golden.contains("tokenizer")) continue;
-    for (const Json& test_case : golden["cases"]) {
-      SCOPED_TRACE(test_case["name"].get<std::string>());
-      RunStopCase(test_case);
-      ++count;
-    }
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    return golden.contains("tokenizer") ? 0 : RunCases(golden, RunStopCase);
+  });
 }
 
 }  // namespace

@@ -48,32 +48,27 @@ std::string Mismatch(const Json& test_case, const absl::StatusOr<std::string>& t
 }
 
 TEST(TextGolden, Templates) {
-  const auto folder = TextFolder() / "templates";
-  if (testing::FolderIsAbsent(folder)) return;
   std::map<std::string, Json> conversations;
-  const Json inputs = ReadJson(folder / "conversations.json");
-  for (const Json& conversation : inputs["cases"]) {
-    conversations[conversation["name"].get<std::string>()] = conversation;
-  }
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
+  RunGoldens("templates", [&](const std::filesystem::path& path) -> size_t {
+    if (conversations.empty()) {
+      const Json inputs = ReadJson(path.parent_path() / "conversations.json");
+      for (const Json& each : inputs["cases"]) {
+        conversations[each["name"].get<std::string>()] = each;
+      }
+    }
     const Json golden = ReadJson(path);
     if (!golden.contains("template") || !golden.contains("special") || !golden.contains("cases")) {
-      continue;
+      return 0;
     }
-    SCOPED_TRACE(path.filename().string());
     const auto tmpl = Compile(golden["template"].get<std::string>(), golden["special"].dump());
-    ASSERT_NE(tmpl, nullptr);
-    for (const Json& test_case : golden["cases"]) {
-      const std::string name = test_case["name"].get<std::string>();
-      SCOPED_TRACE(name);
-      ASSERT_TRUE(conversations.contains(name));
-      EXPECT_EQ(Mismatch(test_case, tmpl->Render(InputOf(conversations[name], golden))), "");
-      ++count;
-    }
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    EXPECT_NE(tmpl, nullptr);
+    if (tmpl == nullptr) return 0;
+    return RunCases(golden, [&](const Json& test_case) {
+      const auto conversation = conversations.find(test_case["name"].get<std::string>());
+      ASSERT_NE(conversation, conversations.end());
+      EXPECT_EQ(Mismatch(test_case, tmpl->Render(InputOf(conversation->second, golden))), "");
+    });
+  });
 }
 
 // What is known not to behave as in Jinja2, and why that is left so.

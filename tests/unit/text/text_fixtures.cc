@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -74,6 +75,26 @@ std::unique_ptr<Tokenizer> LoadFixtureGguf(const std::string& name) {
   const path model = folder.path() / (name + ".gguf");
   Decompress(TextFolder() / "gguf" / (name + ".gguf.xz"), model);
   return Load(model);
+}
+
+void RunGoldens(const std::string& folder, const std::function<size_t(const path&)>& run) {
+  const path root = TextFolder() / folder;
+  if (testing::FolderIsAbsent(root)) return;
+  size_t count = 0;
+  for (const path& file : testing::ListFolder(root)) {
+    SCOPED_TRACE(file.filename().string());
+    count += run(file);
+  }
+  std::printf("%zu cases ran\n", count);
+  EXPECT_GT(count, 0u);
+}
+
+size_t RunCases(const Json& golden, const std::function<void(const Json&)>& run) {
+  for (const Json& test_case : golden["cases"]) {
+    SCOPED_TRACE(test_case["name"].get<std::string>());
+    run(test_case);
+  }
+  return golden["cases"].size();
 }
 
 std::string Rendered(const Tokenizer& tokenizer, const std::vector<uint32_t>& ids) {

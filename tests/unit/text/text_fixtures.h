@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -42,6 +43,14 @@ void Decompress(const std::filesystem::path& path, const std::filesystem::path& 
 std::unique_ptr<Tokenizer> LoadFixtureTokenizer(const std::string& name);
 // gguf/NAME.gguf.xz; null after a failure of the test.
 std::unique_ptr<Tokenizer> LoadFixtureGguf(const std::string& name);
+
+// Runs the cases of every file of text/FOLDER: `run` gives how many a file had. Prints their
+// number; fails when there was none. A folder that is absent is named and passed over.
+void RunGoldens(const std::string& folder,
+                const std::function<size_t(const std::filesystem::path&)>& run);
+
+// Runs each of golden["cases"], with its name in the trace. Gives how many.
+size_t RunCases(const Json& golden, const std::function<void(const Json&)>& run);
 
 // The bytes of all ids, joined.
 std::string Rendered(const Tokenizer& tokenizer, const std::vector<uint32_t>& ids);

@@ -1,13 +1,11 @@
 // The goldens of text/tokenize and text/seams: by each tokenizer.json, and by the GGUF vocabularies
 // of the same models.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include "common/base/hex.h"
 #include "common/base/sha256.h"
 #include "gtest/gtest.h"
-#include "tests/testing/test_data.h"
 #include "tests/unit/text/text_fixtures.h"
 
 namespace kvmesh::text {
@@ -76,25 +74,14 @@ void ExpectBytesWithoutToken(const Json& golden, const Tokenizer& tokenizer) {
 }
 
 TEST(TextGolden, Tokenize) {
-  const auto folder = TextFolder() / "tokenize";
-  if (testing::FolderIsAbsent(folder)) return;
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
+  RunGoldens("tokenize", [](const std::filesystem::path& path) -> size_t {
     const Json golden = ReadJson(path);
-    const std::string name = golden["tokenizer"].get<std::string>();
-    SCOPED_TRACE(name);
-    const auto tokenizer = LoadFixtureTokenizer(name);
-    ASSERT_NE(tokenizer, nullptr);
+    const auto tokenizer = LoadFixtureTokenizer(golden["tokenizer"].get<std::string>());
+    if (tokenizer == nullptr) return 0;
     EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<uint32_t>());
     ExpectBytesWithoutToken(golden, *tokenizer);
-    for (const Json& test_case : golden["cases"]) {
-      SCOPED_TRACE(test_case["name"].get<std::string>());
-      RunTokenizeCase(test_case, *tokenizer);
-      ++count;
-    }
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    return RunCases(golden, [&](const Json& test_case) { RunTokenizeCase(test_case, *tokenizer); });
+  });
 }
 
 // The tokenizer.json that belongs to a GGUF vocabulary. Added tokens may differ: Qwen2's file has
@@ -114,38 +101,35 @@ bool Concerns(const Json& test_case, const Tokenizer& gguf, const Tokenizer& ref
                      [&](uint32_t id) { return gguf.TokenBytes(id) == reference.TokenBytes(id); });
 }
 
-TEST(TextGolden, TokenizeFromGguf) {
-  const auto folder = TextFolder() / "gguf";
-  if (testing::FolderIsAbsent(folder)) return;
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
-    const std::string name =
-        path.filename().string().substr(0, path.filename().string().find(".gguf"));
-    SCOPED_TRACE(name);
-    const auto tokenizer = LoadFixtureGguf(name);
-    ASSERT_NE(tokenizer, nullptr);
-    const auto golden_name = GoldenOfGguf().find(name);
-    if (golden_name == GoldenOfGguf().end()) continue;
-    const Json golden = ReadJson(TextFolder() / "tokenize" / (golden_name->second + ".json"));
-    const auto reference = LoadFixtureTokenizer(golden_name->second);
-    ASSERT_NE(reference, nullptr);
-    size_t left_out = 0;
-    for (const Json& test_case : golden["cases"]) {
-      SCOPED_TRACE(test_case["name"].get<std::string>());
-      if (!Concerns(test_case, *tokenizer, *reference)) {
-        ++left_out;
-        continue;
-      }
-      const absl::StatusOr<Ids> ids = tokenizer->Encode(TextOf(test_case), {});
-      ASSERT_TRUE(ids.ok()) << ids.status();
-      ExpectIds(test_case, *ids);
-      ExpectBytes(test_case, *tokenizer, *ids);
-      ++count;
+// How many cases of the golden of `reference` a GGUF vocabulary was held against.
+size_t RunGgufCases(const Json& golden, const Tokenizer& gguf, const Tokenizer& reference) {
+  size_t left_out = 0;
+  const size_t all = RunCases(golden, [&](const Json& test_case) {
+    if (!Concerns(test_case, gguf, reference)) {
+      ++left_out;
+      return;
     }
-    EXPECT_LE(left_out, 8u);
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    const absl::StatusOr<Ids> ids = gguf.Encode(TextOf(test_case), {});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    ExpectIds(test_case, *ids);
+    ExpectBytes(test_case, gguf, *ids);
+  });
+  EXPECT_LE(left_out, 8u);
+  return all - left_out;
+}
+
+TEST(TextGolden, TokenizeFromGguf) {
+  RunGoldens("gguf", [](const std::filesystem::path& path) -> size_t {
+    const std::string file = path.filename().string();
+    const std::string name = file.substr(0, file.find(".gguf"));
+    const auto gguf = LoadFixtureGguf(name);
+    const auto golden_name = GoldenOfGguf().find(name);
+    if (gguf == nullptr || golden_name == GoldenOfGguf().end()) return 0;
+    const auto reference = LoadFixtureTokenizer(golden_name->second);
+    if (reference == nullptr) return 0;
+    const Json golden = ReadJson(TextFolder() / "tokenize" / (golden_name->second + ".json"));
+    return RunGgufCases(golden, *gguf, *reference);
+  });
 }
 
 size_t CommonPrefix(const Ids& a, const Ids& b) {
@@ -180,23 +164,12 @@ void RunSeamCase(const Json& test_case, const Tokenizer& tokenizer) {
 }
 
 TEST(TextGolden, Seams) {
-  const auto folder = TextFolder() / "seams";
-  if (testing::FolderIsAbsent(folder)) return;
-  size_t count = 0;
-  for (const auto& path : testing::ListFolder(folder)) {
+  RunGoldens("seams", [](const std::filesystem::path& path) -> size_t {
     const Json golden = ReadJson(path);
-    const std::string name = golden["tokenizer"].get<std::string>();
-    SCOPED_TRACE(name);
-    const auto tokenizer = LoadFixtureTokenizer(name);
-    ASSERT_NE(tokenizer, nullptr);
-    for (const Json& test_case : golden["cases"]) {
-      SCOPED_TRACE(test_case["name"].get<std::string>());
-      RunSeamCase(test_case, *tokenizer);
-      ++count;
-    }
-  }
-  std::printf("%zu cases ran\n", count);
-  EXPECT_GT(count, 0u);
+    const auto tokenizer = LoadFixtureTokenizer(golden["tokenizer"].get<std::string>());
+    if (tokenizer == nullptr) return 0;
+    return RunCases(golden, [&](const Json& test_case) { RunSeamCase(test_case, *tokenizer); });
+  });
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 # Sets up, builds and tests.
 #   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
 #   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
-#   tools/test.sh --all              also the whole product under ASan+UBSan, and clang-tidy on the tests
+#   tools/test.sh --all              also the whole product under ASan+UBSan, clang-tidy on the tests, and long fuzzing
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$KVMESH_ROOT/tools/lib/packages.sh"
 . "$KVMESH_ROOT/tools/lib/rust.sh"
@@ -29,6 +29,8 @@ if $all; then
   "$KVMESH_ROOT/tools/lint" --all || fail "clang-tidy has findings; they are above."
   say "The whole product under ASan and UBSan"
   "$KVMESH_ROOT/tools/lib/run_sanitized.sh" asan-all || fail "tests failed under ASan; they are listed above."
+  say "Fuzzing"
+  "$KVMESH_ROOT/tools/lib/run_fuzz.sh" 300
 fi
 
 say "Running the tests"

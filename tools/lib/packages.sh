@@ -14,8 +14,15 @@ KVMESH_BUILD_PACKAGES=(
 KVMESH_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev
   xz-utils                                       # large test data is kept compressed
-  clang-format-14 clang-tidy-14
 )
+if grep -q '^VERSION_ID="13"' /etc/os-release 2>/dev/null; then
+  KVMESH_TEST_PACKAGES+=(clang-tidy-19)  # no LLVM 14 there: tools/lint takes this one, tools/format is passed over
+else
+  KVMESH_TEST_PACKAGES+=(clang-format-14 clang-tidy-14)
+fi
+
+# For libFuzzer.
+KVMESH_FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 
 packages_missing() {
   local package

@@ -22,11 +22,12 @@ struct Numerics {
 
 // What this processor computes, the default first: each id once, with the fastest set of
 // instructions for it. Empty on a processor without AVX2 and FMA.
-std::vector<Numerics> NumericsOfThisMachine();
+std::vector<Numerics> NumericsOfThisMachine(const CpuFeatures& cpu = FeaturesOfThisCpu());
 
 // `name`: an id, or ID:SET to force a set of instructions, as "fma32:avx2"; "" is the default.
 // InvalidArgument: no such id or set; the known ones are listed. FailedPrecondition: this processor
 // lacks the instructions; they are named.
-absl::StatusOr<Numerics> NumericsNamed(absl::string_view name);
+absl::StatusOr<Numerics> NumericsNamed(absl::string_view name,
+                                       const CpuFeatures& cpu = FeaturesOfThisCpu());
 
 }  // namespace kvmesh::shard

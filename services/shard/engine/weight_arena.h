@@ -16,7 +16,7 @@ class WeightArena {
   // Every block begins at a multiple of so many bytes.
   static constexpr size_t kAlignment = 64;
 
-  // `bytes` zero bytes. Pages that are never written cost no memory.
+  // `bytes` of room, not initialised. Pages that are never written cost no memory.
   // ResourceExhausted: the system gives no more address space.
   absl::StatusOr<std::shared_ptr<uint8_t>> Allocate(size_t bytes);
 

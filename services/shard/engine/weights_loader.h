@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,24 +23,32 @@ struct MatrixSource {
   uint32_t rope_head_dim = 0;  // as in PackedMatrix::Pack
 };
 
+struct WeightsLoaderOptions {
+  std::string cache_folder;  // "": none. Made if it is not there
+  // Told, in a sentence, what costs the packing anew though a folder is given.
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
+};
+
 class WeightsLoader {
  public:
-  // `pool` must outlive the loader. `cache_folder`: "" for none; made if it is not there.
-  WeightsLoader(ComputePool& pool, Numerics numerics, std::string cache_folder);
+  // `pool` must outlive the loader.
+  WeightsLoader(ComputePool& pool, Numerics numerics, WeightsLoaderOptions options);
 
-  // The packed matrices of one part, in the order of `sources`. `digest` is that of the part
-  // (model::ModelDigests). With a folder: mapped from the file that is named by digest and numerics
-  // id, if there is one, whole and of the same types and shapes; else packed and written there. A
-  // file that cannot be read, is torn or foreign, or cannot be written is told by a line of the log
-  // and costs the packing only. Pages of the source are let go as soon as they are packed.
-  // Errors of PackedMatrix::Pack.
+  // The packed matrices of one part, in the order of `sources`. `digest`: of the part
+  // (model::ModelDigests). With a folder: read from the file named after digest and numerics id
+  // (weights_file.h) if it is there, whole, and of these types and shapes; else packed and written
+  // there. Pages of a source are let go once they are packed: the peak is that of the packed
+  // weights and one matrix.
+  // Errors of PackedMatrix::Pack; nothing about the folder is an error.
   absl::StatusOr<std::vector<PackedMatrix>> Load(const Sha256Digest& digest,
                                                  absl::Span<const MatrixSource> sources);
 
  private:
+  absl::StatusOr<std::vector<PackedMatrix>> Pack(absl::Span<const MatrixSource> sources);
+
   ComputePool& pool_;
   Numerics numerics_;
-  std::string cache_folder_;
+  WeightsLoaderOptions options_;
   WeightArena arena_;
 };
 

@@ -1,4 +1,5 @@
-// The sets of x86-64 instructions that kernels are compiled for, and which of them run here.
+// The sets of x86-64 instructions that kernels are compiled for, and which of them a processor
+// runs.
 #pragma once
 
 #include <string>
@@ -17,10 +18,22 @@ enum class InstructionSet {
 inline constexpr InstructionSet kInstructionSets[] = {InstructionSet::kAvx2,
                                                       InstructionSet::kAvx512};
 
+// What kernels ask of a processor and of the system that saves its registers.
+struct CpuFeatures {
+  bool avx2 = false;
+  bool fma = false;
+  bool f16c = false;
+  bool avx512f = false;
+  bool avx512bw = false;
+  bool avx512dq = false;
+  bool avx512vl = false;
+};
+CpuFeatures FeaturesOfThisCpu();
+
 absl::string_view NameOf(InstructionSet set);  // "avx2", "avx512"
 
-// The features of `set` that this processor or its system lacks, as Linux names them; none: it
-// runs.
-std::vector<std::string> MissingFeatures(InstructionSet set);
+// The features of `set` that are missing, as Linux names them; none: the set runs.
+std::vector<std::string> MissingFeatures(InstructionSet set,
+                                         const CpuFeatures& cpu = FeaturesOfThisCpu());
 
 }  // namespace kvmesh::shard

@@ -1,0 +1,46 @@
+#include "services/shard/engine/kernels/instruction_set.h"
+
+#include "services/shard/engine/kernels/matmul.h"
+
+namespace kvmesh::shard {
+
+CpuFeatures FeaturesOfThisCpu() {
+  CpuFeatures cpu;
+#if defined(__x86_64__)
+  cpu.avx2 = __builtin_cpu_supports("avx2");
+  cpu.fma = __builtin_cpu_supports("fma");
+  cpu.f16c = __builtin_cpu_supports("f16c");
+  cpu.avx512f = __builtin_cpu_supports("avx512f");
+  cpu.avx512bw = __builtin_cpu_supports("avx512bw");
+  cpu.avx512dq = __builtin_cpu_supports("avx512dq");
+  cpu.avx512vl = __builtin_cpu_supports("avx512vl");
+#endif
+  return cpu;
+}
+
+absl::string_view NameOf(InstructionSet set) {
+  return set == InstructionSet::kAvx2 ? "avx2" : "avx512";
+}
+
+std::vector<std::string> MissingFeatures(InstructionSet set, const CpuFeatures& cpu) {
+  std::vector<std::string> missing;
+  const auto need = [&missing](bool has, const char* name) {
+    if (!has) missing.emplace_back(name);
+  };
+  need(cpu.avx2, "avx2");
+  need(cpu.fma, "fma");
+  need(cpu.f16c, "f16c");
+  if (set == InstructionSet::kAvx512) {
+    need(cpu.avx512f, "avx512f");
+    need(cpu.avx512bw, "avx512bw");
+    need(cpu.avx512dq, "avx512dq");
+    need(cpu.avx512vl, "avx512vl");
+  }
+  return missing;
+}
+
+const MatmulKernels& MatmulKernelsOf(InstructionSet set) {
+  return set == InstructionSet::kAvx2 ? kMatmulAvx2 : kMatmulAvx512;
+}
+
+}  // namespace kvmesh::shard

@@ -9,7 +9,11 @@ namespace kvmesh::shard {
 
 DownStream::DownStream(ShardRuntime& runtime, StreamId id, const std::string& address,
                        const std::shared_ptr<grpc::Channel>& channel)
-    : runtime_(runtime), id_(id), address_(address), stub_(v1::ShardService::NewStub(channel)) {}
+    : runtime_(runtime),
+      id_(id),
+      address_(address),
+      channel_(channel),
+      stub_(v1::ShardService::NewStub(channel)) {}
 
 std::shared_ptr<DownStream> DownStream::Make(ShardRuntime& runtime, StreamId id,
                                              const std::string& address,
@@ -112,7 +116,7 @@ void DownStream::OnDone(const grpc::Status& status) {
                                ? rpc::FromGrpc(status)
                                : absl::InternalError(std::string(bad_answer_.message()));
   const std::shared_ptr<DownStream> self = std::move(self_);
-  runtime_.OnDownEnd(id_, address_, end);
+  runtime_.OnDownEnd(id_, address_, std::move(channel_), end);
 }
 
 }  // namespace kvmesh::shard

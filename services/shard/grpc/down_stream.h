@@ -48,6 +48,7 @@ class DownStream final : public grpc::ClientBidiReactor<v1::ForwardRequest, v1::
   ShardRuntime& runtime_;
   const StreamId id_;
   const std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;  // shared with the stub
   std::unique_ptr<v1::ShardService::Stub> stub_;
   grpc::ClientContext context_;
   std::shared_ptr<DownStream> self_;

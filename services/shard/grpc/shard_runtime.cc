@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "common/rpc/channel.h"
 #include "services/shard/grpc/down_stream.h"
 #include "services/shard/grpc/up_stream.h"
 
@@ -12,7 +11,6 @@ namespace kvmesh::shard {
 namespace {
 
 constexpr absl::Duration kWakeUp = absl::Seconds(1);
-constexpr size_t kChannelsMax = 256;
 
 }  // namespace
 
@@ -97,7 +95,7 @@ void ShardRuntime::CallNextHop(OpenDown effect) {
   const std::shared_ptr<UpStream> up = FindUp(effect.stream);
   const auto deadline = up == nullptr ? std::chrono::system_clock::now() : up->deadline();
   auto down = DownStream::Make(*this, effect.stream, effect.hop.address,
-                               ChannelTo(effect.hop.address), deadline);
+                               channels_.Take(effect.hop.address), deadline);
   {
     MutexLock lock(&mutex_);
     downs_[effect.stream] = down;
@@ -117,14 +115,6 @@ std::shared_ptr<DownStream> ShardRuntime::FindDown(StreamId id) {
   MutexLock lock(&mutex_);
   auto it = downs_.find(id);
   return it == downs_.end() ? nullptr : it->second;
-}
-
-std::shared_ptr<grpc::Channel> ShardRuntime::ChannelTo(const std::string& address) {
-  MutexLock lock(&mutex_);
-  if (channels_.size() >= kChannelsMax) channels_.clear();
-  std::shared_ptr<grpc::Channel>& channel = channels_[address];
-  if (channel == nullptr) channel = rpc::MakeChannel(address);
-  return channel;
 }
 
 StreamId ShardRuntime::Register(std::shared_ptr<UpStream> stream) {
@@ -160,18 +150,15 @@ void ShardRuntime::OnDownAnswer(StreamId id, forward::Answer answer) {
   Do([&](Hop& hop) { hop.OnDownAnswer(id, std::move(answer), clock_.Now()); });
 }
 
-void ShardRuntime::OnDownEnd(StreamId id, const std::string& address, const absl::Status& status) {
-  std::shared_ptr<DownStream> last_but_one;  // neither is destroyed under the lock
-  std::shared_ptr<grpc::Channel> broken_channel;
+void ShardRuntime::OnDownEnd(StreamId id, const std::string& address,
+                             std::shared_ptr<grpc::Channel> channel, const absl::Status& status) {
+  std::shared_ptr<DownStream> last_but_one;  // not destroyed under the lock
+  channels_.Return(address, std::move(channel), absl::IsUnavailable(status));
   Do([&](Hop& hop) { hop.OnDownEnd(id, status, clock_.Now()); });
   MutexLock lock(&mutex_);
   if (auto it = downs_.find(id); it != downs_.end()) {
     last_but_one = std::move(it->second);
     downs_.erase(it);
-  }
-  // A connection that failed is not tried again while it backs off.
-  if (status.code() == absl::StatusCode::kUnavailable) {
-    broken_channel = std::exchange(channels_[address], nullptr);
   }
   --calls_open_;
   changed_.NotifyAll();

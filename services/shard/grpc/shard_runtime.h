@@ -9,7 +9,6 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,12 +20,15 @@
 #include "common/base/mutex.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/hop.h"
+#include "services/shard/grpc/peer_channels.h"
 #include "services/shard/grpc/shard_metrics.h"
 
 namespace kvmesh::shard {
 
 class UpStream;
 class DownStream;
+
+inline constexpr size_t kIdleChannelsMax = 64;  // connections to next hops that wait for a stream
 
 // What changes about a shard while it runs.
 struct ShardSnapshot {
@@ -63,7 +65,9 @@ class ShardRuntime {
 
   // Calls to next hops.
   void OnDownAnswer(StreamId id, forward::Answer answer);
-  void OnDownEnd(StreamId id, const std::string& address, const absl::Status& status);
+  // `channel`: the one that the call had to itself.
+  void OnDownEnd(StreamId id, const std::string& address, std::shared_ptr<grpc::Channel> channel,
+                 const absl::Status& status);
 
   bool DropSession(const SessionId& session, SessionEpoch epoch);
   std::optional<SessionView> GetSession(const SessionId& session);
@@ -93,7 +97,6 @@ class ShardRuntime {
   void RunOne(Job job);
   std::shared_ptr<UpStream> FindUp(StreamId id);
   std::shared_ptr<DownStream> FindDown(StreamId id);
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
 
   const HopOptions options_;
   const Clock& clock_;
@@ -114,8 +117,7 @@ class ShardRuntime {
   absl::flat_hash_map<StreamId, std::shared_ptr<UpStream>> ups_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<StreamId, std::shared_ptr<DownStream>> downs_ ABSL_GUARDED_BY(mutex_);
   size_t calls_open_ ABSL_GUARDED_BY(mutex_) = 0;  // to next hops, cancelled ones included
-  // One connection a peer; bounded by the peers that may be dialled.
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
+  PeerChannels channels_{kIdleChannelsMax};
   std::thread compute_thread_;
 };
 

@@ -37,6 +37,41 @@ TEST_F(ShardServerTest, TwoShardsGiveWhatOneGives) {
   EXPECT_FALSE(GetSession(tail, 1).has_value());
 }
 
+TEST(PeerChannels, AStreamHasAConnectionToItselfAndLeavesItToTheNextOne) {
+  PeerChannels channels(2);
+  const auto first = channels.Take("127.0.0.1:1");
+  const auto second = channels.Take("127.0.0.1:1");
+  EXPECT_NE(first, second);
+  channels.Return("127.0.0.1:1", first, /*broken=*/false);
+  EXPECT_NE(channels.Take("127.0.0.1:2"), first);  // that is another peer
+  EXPECT_EQ(channels.Take("127.0.0.1:1"), first);
+}
+
+TEST(PeerChannels, ABrokenConnectionTakesTheIdleOnesToThatPeerWithIt) {
+  PeerChannels channels(8);
+  const auto first = channels.Take("127.0.0.1:1");
+  const auto second = channels.Take("127.0.0.1:1");
+  const auto other = channels.Take("127.0.0.1:2");
+  channels.Return("127.0.0.1:1", first, /*broken=*/false);
+  channels.Return("127.0.0.1:2", other, /*broken=*/false);
+  channels.Return("127.0.0.1:1", second, /*broken=*/true);
+  const auto fresh = channels.Take("127.0.0.1:1");
+  EXPECT_NE(fresh, first);
+  EXPECT_NE(fresh, second);
+  EXPECT_EQ(channels.Take("127.0.0.1:2"), other);
+}
+
+TEST(PeerChannels, IdleConnectionsAreBounded) {
+  PeerChannels channels(2);
+  std::vector<std::weak_ptr<grpc::Channel>> all;
+  for (int peer = 1; peer <= 10; ++peer) {
+    auto channel = channels.Take(absl::StrCat("127.0.0.1:", peer));
+    all.push_back(channel);
+    channels.Return(absl::StrCat("127.0.0.1:", peer), std::move(channel), /*broken=*/false);
+  }
+  EXPECT_LE(std::count_if(all.begin(), all.end(), [](const auto& c) { return !c.expired(); }), 2);
+}
+
 TEST_F(ShardServerTest, AForeignAddressIsNeverDialled) {
   const LayerRange first{0, 2};
   const LayerRange second{2, kLayers};

@@ -89,7 +89,7 @@ void Discovery::ResolveLoop() {
   for (;;) {
     std::set<std::string> addresses;
     for (const std::string& name : options_.names) {
-      absl::StatusOr<std::vector<std::string>> found = Resolve(name);
+      absl::StatusOr<std::vector<std::string>> found = options_.resolve(name);
       if (found.ok()) {
         known[name] = *std::move(found);
       } else {

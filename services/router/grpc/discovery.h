@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "common/base/mutex.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "services/router/core/route_planner.h"
+#include "services/router/grpc/resolver.h"
 
 namespace kvmesh::router {
 
@@ -25,6 +27,9 @@ struct DiscoveryOptions {
   std::vector<std::string> names;  // host:port, each of which may be several addresses
   absl::Duration resolve_interval = absl::Seconds(2);
   absl::Duration heartbeat = absl::Seconds(2);
+  // All addresses of a name now; called again and again, in a thread of its own.
+  std::function<absl::StatusOr<std::vector<std::string>>(const std::string& name)> resolve =
+      Resolve;
 };
 
 // One address, whether its shard answers or not.

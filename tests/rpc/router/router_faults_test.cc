@@ -51,6 +51,36 @@ TEST_F(RouterFaults, ACacheMissCostsOnePrefillAndIsCountedByCause) {
   EXPECT_EQ(shard.opens()[1].epoch(), 2u);
 }
 
+// A pod that was replaced: its name leads elsewhere, and nobody answers at the old address.
+TEST_F(RouterFaults, ANameThatLeadsToAnotherAddressIsFollowed) {
+  auto old_pod = std::make_unique<FakeShard>(FakeShard::Options{});
+  Mutex mutex;
+  std::string address = old_pod->address();
+  options_.discovery.resolve_interval = absl::Milliseconds(20);
+  options_.discovery.resolve =
+      [&](const std::string& name) -> absl::StatusOr<std::vector<std::string>> {
+    EXPECT_EQ(name, "shards.test:7000");
+    MutexLock lock(&mutex);
+    return std::vector<std::string>{address};
+  };
+  StartRouter({"shards.test:7000"});
+  ASSERT_TRUE(WaitReady());
+  ExpectUndisturbed(Generate(Request("abc", kTokens)));
+  old_pod.reset();
+  FakeShard new_pod({});
+  {
+    MutexLock lock(&mutex);
+    address = new_pod.address();
+  }
+  ASSERT_TRUE(Eventually([&] {
+    const v1::GetStatusResponse status = Status();
+    return status.ready() && status.route(0).address() == new_pod.address();
+  }));
+  ExpectUndisturbed(Generate(Request("abc", kTokens)));
+  EXPECT_EQ(Status().shards_size(), 1);
+  router_.reset();  // before what its resolver refers to
+}
+
 TEST_F(RouterFaults, AShardThatDiesIsReplacedByItsReplica) {
   auto first = std::make_unique<FakeShard>(FakeShard::Options{});
   FakeShard second({});

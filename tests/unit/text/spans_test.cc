@@ -53,6 +53,16 @@ Json User(const std::string& content) {
   return Json::array({Json::object({{"role", "user"}, {"content", content}})});
 }
 
+// This tokenizer adds its own to other text.
+TEST(Spans, ATemplateThatBeginsWithBosGetsOneAndNoSecond) {
+  const Tokenizer& tokenizer = Fixture("phi3_gguf");
+  const Ids added = tokenizer.Encode("hello", {.add_special = true}).value();
+  const Ids ids = EncodeChat(tokenizer, absl::StrCat("<s>", kChatMl), User("hello"));
+  ASSERT_GT(ids.size(), 1u);
+  EXPECT_EQ(ids[0], added[0]);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), added[0]), 1);
+}
+
 TEST(Spans, WithoutControlTextInMessagesTheyEncodeAsTheWhole) {
   const auto folder = TextFolder() / "templates";
   if (testing::FolderIsAbsent(folder)) return;

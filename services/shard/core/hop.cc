@@ -23,8 +23,7 @@ absl::Status AtHop(const absl::Status& status, uint32_t hop_index) {
 
 }  // namespace
 
-Hop::Hop(const HopOptions& options)
-    : options_(options), store_(options.store), saves_(options.checkpoints) {}
+Hop::Hop(const HopOptions& options) : options_(options), store_(options.store) {}
 
 uint32_t Hop::Stream::Outstanding::steps() const {
   return static_cast<uint32_t>(std::count(outputs.begin(), outputs.end(), true));
@@ -110,14 +109,11 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
         options_.store.retry_delay);
   }
   bool admitted = false;
-  const bool stateful = open.reserve_tokens.has_value();
   if (options_.caching && open.reserve_tokens.has_value()) {
     const absl::Status status = store_.Open(open.session, open.epoch, open.attempt,
                                             *open.reserve_tokens, open.tenant, now, &admitted);
     if (ReasonOf(status) == reason::kSuperseded) ++counters_.superseded;
     KVMESH_RETURN_IF_ERROR(status);
-    store_.Find(open.session)->cache_namespace = open.cache_namespace;
-    SaveEvicted();
   }
   ++counters_.streams;
   Stream& stream = streams_[id];
@@ -126,7 +122,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.attempt = open.attempt;
   stream.hop_index = open.hop_index;
   stream.hops_behind = open.hops.size() - 1;
-  stream.stateful = stateful;
+  stream.stateful = open.reserve_tokens.has_value();
   stream.admitted = admitted;
   stream.sampling = std::make_shared<const forward::SamplingOptions>(open.sampling);
   stream.history = open.history;
@@ -134,8 +130,11 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.last_event = now;
   by_session_[open.session] = id;
 
-  for (const forward::HopRestore& restore : open.restore) {
-    if (restore.hop_index == open.hop_index) stream.restore = MakeRestoreJob(id, open, restore);
+  forward::Opened opened{.hop_index = open.hop_index};
+  if (const SessionEntry* entry = store_.Find(open.session); stream.stateful && entry != nullptr) {
+    opened.held = entry->held;
+    opened.last_step = entry->last_step;
+    opened.epoch = entry->has_state ? entry->state_epoch : SessionEpoch{0};
   }
   if (open.hops.size() > 1) {
     open.hops.erase(open.hops.begin());
@@ -143,7 +142,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
     stream.next = open.hops.front();
     effects_.emplace_back(OpenDown{id, *stream.next, std::move(open)});
   }
-  Begin(id, now);
+  effects_.emplace_back(AnswerUp{id, opened});
   return absl::OkStatus();
 }
 
@@ -175,18 +174,12 @@ void Hop::OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime no
     return;
   }
   // Compute frames that wait are cancelled, saves are not.
-  std::erase_if(stream.queue, [](const QueuedFrame& queued) {
-    return std::holds_alternative<forward::Compute>(queued.frame);
-  });
-  stream.waits = Stream::Waits::kNothing;
-  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
-  if (!stream.queue.empty() && IsComputing(stream.session)) {
-    // A save needs the state that a job has on loan. Half a prefill serves nobody.
-    CancelRunning(stream.session, /*also_decode=*/false);
-    stream.dropping = true;
+  for (const QueuedFrame& queued : stream.queue) {
+    if (const auto* save = std::get_if<forward::Save>(&queued.frame))
+      ExecuteSave(id, stream, *save);
   }
-  stream.queue.push_back({close, now});
-  Pump(id, now);
+  stream.queue.clear();
+  ExecuteClose(id, stream, close, now);
 }
 
 void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTime now) {
@@ -203,16 +196,26 @@ void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTi
   stream.closing = true;
   stream.last_event = now;
   by_session_.erase(stream.session);
-  EndIfSettled(id, now);
+  if (IsTail(stream)) {
+    effects_.emplace_back(EndUp{id, absl::OkStatus()});
+    streams_.erase(id);
+  }
+}
+
+// Checkpoints are not a feature of this shard: the row's other slabs are cancelled by this answer.
+void Hop::ExecuteSave(StreamId id, Stream& stream, const forward::Save& save) {
+  if (stream.next.has_value()) effects_.emplace_back(SendDown{id, save});
+  ++counters_.saves_dropped;
+  effects_.emplace_back(
+      AnswerUp{id, forward::SaveState{.hop_index = stream.hop_index,
+                                      .write_id = save.write_id,
+                                      .state = forward::SaveState::State::kDropped,
+                                      .cause = "no checkpoints"}});
 }
 
 void Hop::Pump(StreamId id, MonoTime now) {
   Stream* stream = Find(id);
-  while (stream != nullptr && !stream->queue.empty() && !stream->closing &&
-         stream->waits == Stream::Waits::kNothing) {
-    const bool has_save = std::holds_alternative<forward::Save>(stream->queue.front().frame);
-    if (IsRunning(id) && !IsDrop(stream->queue.front())) return;
-    if (has_save && IsComputing(stream->session)) return;
+  while (stream != nullptr && !stream->queue.empty() && !IsRunning(id)) {
     if (std::holds_alternative<forward::Compute>(stream->queue.front().frame)) return;
     const auto frame = std::move(stream->queue.front().frame);
     stream->queue.pop_front();
@@ -270,7 +273,6 @@ size_t Hop::queued_frames() const {
 }
 
 std::vector<Effect> Hop::TakeEffects() {
-  SaveEvicted();
   return std::exchange(effects_, {});
 }
 

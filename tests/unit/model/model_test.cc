@@ -188,6 +188,19 @@ TEST(Model, AModelInSeveralFilesIsReadByItsIndexAndStrayFilesAreIgnored) {
   ExpectRefused(Model::Open(folder.path().string()).status(), kInvalid, "part-1.safetensors");
 }
 
+// As the cache of Hugging Face's own tools keeps them; only names in an index must not lead outside.
+TEST(Model, AFolderOfLinksToFilesElsewhereIsAModel) {
+  const TempFolder blobs;
+  const TempFolder folder;
+  const TinyFolder model = TinyLlama();
+  std::filesystem::create_symlink(blobs.Write("1f2e", model.config.dump()),
+                                  folder.path() / "config.json");
+  std::filesystem::create_symlink(blobs.Write("3d4c", SafetensorsBytes(model.tensors)),
+                                  folder.path() / "model.safetensors");
+  const auto opened = Model::Open(folder.path().string());
+  EXPECT_TRUE(opened.ok()) << opened.status();
+}
+
 TEST(Model, WhatIsNoModelIsCalledByItsName) {
   const TempFolder folder;
   EXPECT_EQ(Model::Open((folder.path() / "absent").string()).status().code(),

@@ -188,7 +188,8 @@ TEST(Model, AModelInSeveralFilesIsReadByItsIndexAndStrayFilesAreIgnored) {
   ExpectRefused(Model::Open(folder.path().string()).status(), kInvalid, "part-1.safetensors");
 }
 
-// As the cache of Hugging Face's own tools keeps them; only names in an index must not lead outside.
+// As the cache of Hugging Face's own tools keeps them; only names in an index must not lead
+// outside.
 TEST(Model, AFolderOfLinksToFilesElsewhereIsAModel) {
   const TempFolder blobs;
   const TempFolder folder;

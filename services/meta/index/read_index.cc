@@ -54,9 +54,19 @@ ReadIndex::Row& ReadIndex::Make(RowPart& part, uint32_t row) {
   return *Find(part, row);
 }
 
+void ReadIndex::Apply(const NamespaceOpened& opened) {
+  MutexLock lock(&names_mutex_);
+  namespaces_[opened.id] = opened.key_namespace;
+}
+
+void ReadIndex::Apply(const NamespaceClosed& closed) {
+  MutexLock lock(&names_mutex_);
+  namespaces_.erase(closed.id);
+}
+
 void ReadIndex::Apply(const StoreOpened& store) {
   const auto slot = static_cast<size_t>(store.slot);
-  MutexLock lock(&stores_mutex_);
+  MutexLock lock(&names_mutex_);
   if (slot >= stores_.size()) stores_.resize(slot + 1);
   stores_[slot] = {.uid = store.uid, .address = store.address, .tier = store.tier};
 }
@@ -302,9 +312,20 @@ std::optional<LookupHit> ReadIndex::Lookup(const LookupQuery& query,
 }
 
 ReadIndex::Store ReadIndex::StoreAt(StoreSlot slot) const {
-  MutexLock lock(&stores_mutex_);
+  MutexLock lock(&names_mutex_);
   const auto at = static_cast<size_t>(slot);
   return at < stores_.size() ? stores_[at] : Store();
+}
+
+std::vector<slab::KeyNamespace> ReadIndex::Namespaces(size_t count_max) const {
+  std::vector<slab::KeyNamespace> found;
+  MutexLock lock(&names_mutex_);
+  found.reserve(std::min(count_max, namespaces_.size()));
+  for (const auto& [id, key_namespace] : namespaces_) {
+    if (found.size() == count_max) break;
+    found.push_back(key_namespace);
+  }
+  return found;
 }
 
 ReadIndex::Neighbours ReadIndex::Nearest(const LookupQuery& query, size_t count_max) const {

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ class ReadIndex {
   ReadIndex();
 
   // ---- Of the writer's thread ----
+  void Apply(const NamespaceOpened& opened);
+  void Apply(const NamespaceClosed& closed);
   void Apply(const StoreOpened& store);
   void Apply(const StoreReadable& store);
   void Apply(const RowOpened& row);
@@ -73,6 +76,9 @@ class ReadIndex {
     uint32_t common_blocks = 0;
   };
   Neighbours Nearest(const LookupQuery& query, size_t count_max) const;
+
+  // Up to `count_max` of those that have rows.
+  std::vector<slab::KeyNamespace> Namespaces(size_t count_max) const;
 
   size_t rows() const { return rows_open_.load(std::memory_order_relaxed); }
   size_t cut_points() const { return cut_points_.load(std::memory_order_relaxed); }
@@ -156,8 +162,9 @@ class ReadIndex {
   std::unique_ptr<std::array<Part, kParts>> parts_;
   std::unique_ptr<std::array<RowPart, kParts>> row_parts_;
   std::unique_ptr<Readable> readable_;
-  mutable Mutex stores_mutex_;
-  std::vector<Store> stores_ ABSL_GUARDED_BY(stores_mutex_);
+  mutable Mutex names_mutex_;
+  std::map<NamespaceId, slab::KeyNamespace> namespaces_ ABSL_GUARDED_BY(names_mutex_);
+  std::vector<Store> stores_ ABSL_GUARDED_BY(names_mutex_);
 
   std::atomic<size_t> rows_open_{0};
   std::atomic<size_t> cut_points_{0};

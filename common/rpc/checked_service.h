@@ -95,7 +95,7 @@ class CheckedService : public Api::CallbackService {
 
   grpc::Status Refusal(const std::string& method, const absl::Status& status) {
     metrics::RpcTimer timer(metrics_, clock_, method);
-    const grpc::Status result = ToGrpc(status);
+    grpc::Status result = ToGrpc(status);
     timer.Finish(CodeName(result.error_code()));
     return result;
   }

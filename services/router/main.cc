@@ -25,7 +25,47 @@ struct Flags {
   int resolve_ms = 2000;
   int heartbeat_ms = 2000;
   int step_watchdog_ms = 5000;
+  std::string meta;
+  CheckpointGates gates;
+  int lookup_timeout_ms = 500;
+  int reserve_timeout_ms = 1000;
+  int session_resume_wait_ms = 500;
+  int repair_wait_ms = 10000;
 };
+
+void AddCheckpointFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--meta", flags.meta,
+                 "host:port of the arbiter; without it no checkpoint is read or saved");
+  const auto add_gate = [&app](const char* name, uint32_t& gate, const char* what) {
+    app.add_option(name, gate, what)->capture_default_str()->check(CLI::Range(0, 1 << 20));
+  };
+  add_gate("--min-tokens", flags.gates.min_tokens, "Shorter rows are not saved");
+  add_gate("--cold-min-tokens", flags.gates.cold_min_tokens,
+           "Prefills of fewer tokens are not saved");
+  add_gate("--cold-max-tokens", flags.gates.cold_max_tokens,
+           "Prompts of more tokens are saved up to there");
+  add_gate("--continued-interval", flags.gates.continued_interval,
+           "Generated tokens between two saves");
+  add_gate("--boundary-trim-tokens", flags.gates.boundary_trim_tokens,
+           "Tokens left off a prompt's end before its aligned boundary; of models whose state "
+           "cannot be cut");
+  add_gate("--boundary-align-tokens", flags.gates.boundary_align_tokens,
+           "Rows also serve at multiples of so many tokens; the shards' must be the same");
+  add_gate("--restore-min-tokens", flags.gates.restore_min_tokens,
+           "Fewer stored tokens are not worth restoring");
+  const auto add_wait = [&app](const char* name, int& wait, const char* what) {
+    app.add_option(name, wait, what)->capture_default_str()->check(CLI::Range(1, 60000));
+  };
+  add_wait("--lookup-timeout-ms", flags.lookup_timeout_ms,
+           "Milliseconds that a prompt waits for its stored state to be found, at most");
+  add_wait("--reserve-timeout-ms", flags.reserve_timeout_ms,
+           "Milliseconds that a save waits for the arbiter and for room");
+  add_wait("--session-resume-wait-ms", flags.session_resume_wait_ms,
+           "Milliseconds that a prompt waits for the save of its parent_key that is under way, "
+           "and a repair for a fragment to appear");
+  add_wait("--repair-wait-ms", flags.repair_wait_ms,
+           "Milliseconds that a repair waits for a fragment that is being uploaded");
+}
 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--model", flags.model,
@@ -64,6 +104,22 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(100, 600000));
 }
 
+absl::Status SetCheckpointOptions(const Flags& flags, RouterOptions& options) {
+  if (!flags.meta.empty()) {
+    if (absl::Status status = rpc::CheckAddress(flags.meta); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--meta: ", status.message()));
+    }
+  }
+  if (absl::Status status = CheckGates(flags.gates); !status.ok()) return status;
+  options.meta_address = flags.meta;
+  options.checkpoints.gates = flags.gates;
+  options.checkpoints.lookup_wait = absl::Milliseconds(flags.lookup_timeout_ms);
+  options.checkpoints.reserve_wait = absl::Milliseconds(flags.reserve_timeout_ms);
+  options.checkpoints.session_resume_wait = absl::Milliseconds(flags.session_resume_wait_ms);
+  options.checkpoints.repair_wait = absl::Milliseconds(flags.repair_wait_ms);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   RouterOptions options;
   options.server = rpc::ServerOptionsFrom(flags.service);
@@ -81,6 +137,7 @@ absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   options.registry.queue_max = flags.queue_max;
   options.registry.limits.step_watchdog_min = absl::Milliseconds(flags.step_watchdog_ms);
   options.generation_time_max = absl::Seconds(flags.generation_seconds_max);
+  if (absl::Status status = SetCheckpointOptions(flags, options); !status.ok()) return status;
   return options;
 }
 
@@ -96,6 +153,7 @@ int Main(int argc, char** argv) {
       "shards, streams the answers.",
       "kvmesh-router"};
   AddFlags(app, flags);
+  AddCheckpointFlags(app, flags);
   rpc::AddServiceFlags(app, flags.service);
   if (const std::optional<int> code = rpc::ParseFlags(app, argc, argv, &flags.service)) {
     return *code;

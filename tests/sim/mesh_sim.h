@@ -57,6 +57,7 @@ class SimGeneration final : public router::TokenSink {
   MonoTime answered_at() const { return answered_at_; }
 
   router::FinishReason OnToken(const forward::Output& output, MonoTime now) override;
+  uint32_t tokens_shown() const override { return static_cast<uint32_t>(ids_.size()); }
 
  private:
   void Perform();

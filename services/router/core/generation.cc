@@ -20,6 +20,10 @@ absl::string_view PhaseName(Phase phase) {
       return "queued";
     case Phase::kWaitingForRoute:
       return "waiting for a route";
+    case Phase::kLookup:
+      return "looking for a checkpoint";
+    case Phase::kRepair:
+      return "waiting for a fragment";
     case Phase::kPrefill:
       return "prefill";
     case Phase::kDecode:
@@ -33,16 +37,26 @@ absl::string_view PhaseName(Phase phase) {
 }
 
 Generation::Generation(GenerationSpec spec, GenerationLimits limits, TokenSink& sink,
-                       Retokenizer retokenize)
+                       Retokenizer retokenize, const CheckpointSetup* checkpoints)
     : spec_(std::move(spec)),
       limits_(limits),
       sink_(sink),
       retokenize_(std::move(retokenize)),
       history_(spec_.prompt),
+      prompt_tokens_(history_.size()),
       ids_known_(history_.size()),
-      jitter_state_(spec_.jitter_seed) {}
+      jitter_state_(spec_.jitter_seed) {
+  if (spec_.stateless) {
+    reuse_.cause = "disabled: stateless";
+  } else if (!spec_.checkpoints.off_cause.empty() || checkpoints == nullptr) {
+    reuse_.cause = spec_.checkpoints.off_cause.empty() ? "disabled: no checkpoints"
+                                                       : spec_.checkpoints.off_cause;
+  } else {
+    checkpoints_.emplace(*checkpoints, spec_.checkpoints, spec_.session, effects_);
+  }
+}
 
-std::vector<Effect> Generation::TakeEffects() {
+Effects Generation::TakeEffects() {
   return std::exchange(effects_, {});
 }
 
@@ -53,9 +67,19 @@ void Generation::Start(MonoTime now) {
 }
 
 // Starts the current step on route_: where its hops hold the state, by feeding the newest id again
-// (they answer from their last output or run it); else by a prefill of everything under a new
-// epoch.
+// (they answer from their last output or run it), where some of them do, after a repair; else by a
+// prefill of everything that is not stored, under a new epoch.
 void Generation::Run(MonoTime now) {
+  restore_.clear();
+  repairing_ = false;
+  if (checkpoints_.has_value()) {
+    checkpoints_->StopLooking();
+    checkpoints_->SetRoute(route_);
+    if (stats_.tokens == 0) {
+      UseOwnPrompt();
+      reuse_ = {.cause = "disabled: the shards keep no checkpoints"};
+    }
+  }
   if (route_.stateless) {
     const absl::Status fits = CheckStatelessLength();
     if (!fits.ok()) return Finish(fits, FinishReason::kNone, now);
@@ -67,12 +91,29 @@ void Generation::Run(MonoTime now) {
     OpenNewStream(now);
     return SendDecode(now);
   }
-  ++epoch_;
+  if (BeginRepair(now)) return;
   state_hops_.clear();
+  LookUpOrPrefill(now);
+}
+
+// `choice`: what the hops load first, or null.
+void Generation::StartPrefill(const RestoreChoice* choice, MonoTime now) {
+  ++epoch_;
   if (prefill_work_done_ && pieces_.empty()) reprefill_due_ = true;
-  prefill_sent_ = 0;
+  prefill_sent_ = choice == nullptr ? 0 : choice->restore_tokens;
   chunks_in_flight_ = 0;
+  restore_.clear();
+  if (choice != nullptr) {
+    for (uint32_t hop = 0; hop < choice->hop_slabs.size(); ++hop) {
+      restore_.push_back({.hop_index = hop,
+                          .slabs = choice->hop_slabs[hop],
+                          .tokens = choice->restore_tokens,
+                          .last_step = stats_.tokens});
+    }
+  }
+  if (UsesCheckpoints() && stats_.tokens == 0) checkpoints_->SaveCold(history_, prefill_sent_);
   OpenNewStream(now);
+  if (choice != nullptr && choice->full_hit) return SendFullHit(now);
   PumpPrefill(now);
 }
 
@@ -90,13 +131,16 @@ void Generation::OpenNewStream(MonoTime now) {
       .cache_namespace = route_.cache_namespace,
       .required_features = {},
       .history = history_,
-      .prompt_tokens = static_cast<uint32_t>(spec_.prompt.size()),
+      .prompt_tokens = static_cast<uint32_t>(prompt_tokens_),
       .sampling = spec_.sampling,
+      .restore = restore_,
       .reserve_tokens = std::nullopt,
       .tenant = spec_.tenant,
       .traceparent = spec_.traceparent,
   };
-  if (!route_.stateless) open.reserve_tokens = spec_.prompt.size() + spec_.max_tokens;
+  restores_open_ = restore_.size();
+  if (UsesCheckpoints()) open.required_features.push_back(forward::kCheckpointsFeature);
+  if (!route_.stateless) open.reserve_tokens = prompt_tokens_ + spec_.max_tokens;
   Emit(OpenStream{StreamAttempt{attempt_}, std::move(open)});
 }
 
@@ -104,7 +148,10 @@ void Generation::PumpPrefill(MonoTime now) {
   phase_ = Phase::kPrefill;
   const size_t chunk = limits::ChunkTokens(route_.hidden_size);
   while (prefill_sent_ < history_.size() && chunks_in_flight_ < limits::kPrefillCredit) {
-    const size_t end = std::min(history_.size(), prefill_sent_ + chunk);
+    size_t end = std::min(history_.size(), prefill_sent_ + chunk);
+    if (UsesCheckpoints()) {
+      end = std::min<size_t>(end, checkpoints_->saves().NextEdge(prefill_sent_).value_or(end));
+    }
     Emit(SendFrame{StreamAttempt{attempt_},
                    forward::Compute{
                        .cache_mode = forward::CacheMode::kPrefill,
@@ -119,6 +166,7 @@ void Generation::PumpPrefill(MonoTime now) {
     prefill_sent_ = end;
     ++chunks_in_flight_;
     StepSent(now);
+    PumpSaves();
   }
 }
 
@@ -135,6 +183,7 @@ void Generation::SendDecode(MonoTime now) {
                                               .want_logits = true,
                                           }});
   StepSent(now);
+  PumpSaves();
 }
 
 void Generation::SendWholeSequence(MonoTime now) {
@@ -156,9 +205,15 @@ void Generation::StepSent(MonoTime now) {
 }
 
 void Generation::OnAnswer(StreamAttempt attempt, const forward::Answer& answer, MonoTime now) {
-  if (over() || !IsCurrent(attempt)) return;
+  if (!IsCurrent(attempt)) return;
+  if (const auto* state = std::get_if<forward::SaveState>(&answer)) {
+    if (checkpoints_.has_value()) checkpoints_->saves().OnSaveState(*state);
+    return;
+  }
+  if (over()) return;
   progress_at_ = now;
   probe_at_ = absl::InfiniteDuration();
+  if (const auto* opened = std::get_if<forward::Opened>(&answer)) return OnOpened(*opened);
   if (std::holds_alternative<forward::Ack>(answer)) return OnAck(now);
   if (const auto* output = std::get_if<forward::Output>(&answer)) return OnOutput(*output, now);
 }
@@ -181,6 +236,12 @@ void Generation::OnOutput(const forward::Output& output, MonoTime now) {
     return OnBadAnswer("an answer before the prompt was complete", now);
   }
   step_in_flight_ = false;
+  OnRestored();
+  repairs_in_row_ = 0;
+  if (std::exchange(repairing_, false)) {
+    ++stats_.repairs;
+    Emit(Event{EventKind::kRepair, ""});
+  }
   if (std::exchange(reprefill_due_, false)) {
     ++stats_.reprefills;
     Emit(Event{EventKind::kReprefill, ""});
@@ -206,7 +267,7 @@ void Generation::OnOutput(const forward::Output& output, MonoTime now) {
     return Finish(absl::OkStatus(), FinishReason::kLength, now);
   }
   phase_ = Phase::kDecode;
-  if (reading_) NextStep(now);
+  if (!HoldStep(now) && reading_) NextStep(now);
 }
 
 // Internal: an id outside the vocabulary, or neither id nor text.
@@ -262,7 +323,10 @@ void Generation::SetReading(bool reading, MonoTime now) {
   if (over() || reading == reading_) return;
   reading_ = reading;
   unread_since_ = reading ? absl::InfiniteDuration() : now;
-  if (reading && phase_ == Phase::kDecode && stream_open_ && !step_in_flight_) NextStep(now);
+  const bool held = held_until_ != absl::InfiniteDuration();
+  if (reading && !held && phase_ == Phase::kDecode && stream_open_ && !step_in_flight_) {
+    NextStep(now);
+  }
 }
 
 void Generation::Cancel(const absl::Status& status, MonoTime now) {
@@ -271,12 +335,14 @@ void Generation::Cancel(const absl::Status& status, MonoTime now) {
 
 void Generation::Tick(MonoTime now) {
   if (phase_ == Phase::kFinished) return;
+  if (checkpoints_.has_value()) {
+    checkpoints_->Tick(now);
+    CheckHeldFrames(now);
+  }
   if (phase_ == Phase::kClosing) {
     if (now < close_by_) return;
     CutStream();
-    DropEverywhere();
-    phase_ = Phase::kFinished;
-    return;
+    return EndClosing(/*chain_ended=*/false);
   }
   if (now >= GiveUpTime()) {
     return Finish(
@@ -288,15 +354,20 @@ void Generation::Tick(MonoTime now) {
                                                     absl::FormatDuration(limits_.unread_max))),
                   FinishReason::kNone, now);
   }
+  TouchOrphans(now);
+  AfterLookup(now);
+  AfterRepair(now);
   if (now >= ask_route_at_) return AskRoute(now);
   CheckWatchdog(now);
 }
 
 MonoTime Generation::NextTimer() const {
   if (phase_ == Phase::kFinished) return absl::InfiniteDuration();
-  if (phase_ == Phase::kClosing) return close_by_;
-  return std::min(
-      {GiveUpTime(), unread_since_ + limits_.unread_max, ask_route_at_, WatchdogTime()});
+  const MonoTime checkpoints =
+      checkpoints_.has_value() ? checkpoints_->NextTimer() : absl::InfiniteDuration();
+  if (phase_ == Phase::kClosing) return std::min({close_by_, held_until_, checkpoints});
+  return std::min({GiveUpTime(), unread_since_ + limits_.unread_max, ask_route_at_, WatchdogTime(),
+                   held_until_, touch_at_, checkpoints});
 }
 
 }  // namespace kvmesh::router

@@ -9,15 +9,15 @@
 //
 // Invariants: a token given to the sink never changes and is never given twice; step s+1 leaves
 // only after the answer to s; every prefill is a new epoch, every stream a new attempt; between two
-// tokens a broken link costs no prefill and a cache miss one; no loop without a growing delay
-// between its rounds.
+// tokens a broken link costs no prefill and a cache miss one, or the restore of one hop; no loop
+// without a growing delay between its rounds; nothing about checkpoints, whatever befalls the
+// arbiter or a store, changes an id or ends a generation.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,14 +25,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/error_info.h"
 #include "common/base/ids.h"
 #include "common/forward/frames.h"
+#include "services/router/core/effects.h"
+#include "services/router/core/generation_checkpoints.h"
 #include "services/router/core/prefix_digester.h"
 #include "services/router/core/route_planner.h"
 
 namespace kvmesh::router {
-
-enum class FinishReason { kNone, kEos, kLength, kStop };
 
 // Where tokens go. Called from within OnAnswer, so that no step is sent beyond the last token
 // wanted.
@@ -42,6 +43,8 @@ class TokenSink {
   // The next token, in order. `output.token_id` is absent only if the tail gave none and its piece
   // is no single token. Anything but kNone ends the generation: nothing more is computed.
   virtual FinishReason OnToken(const forward::Output& output, MonoTime now) = 0;
+  // How many of them the client has seen, or will see, the whole text of.
+  virtual uint32_t tokens_shown() const = 0;
 };
 
 // For tails that answer text alone: the ids of all text generated without ids so far. `pieces` are
@@ -57,6 +60,7 @@ struct GenerationSpec {
   uint32_t vocab_size = 0;
   MonoTime deadline = absl::InfiniteDuration();
   bool stateless = false;  // wanted by the client
+  CheckpointUse checkpoints;
   std::string tenant;
   std::string traceparent;
   uint64_t jitter_seed = 0;
@@ -74,44 +78,16 @@ struct GenerationLimits {
   uint32_t mismatches_max = 5;  // re-plans after FAILED_PRECONDITION and the like
 };
 
-// Effects.
-struct NeedRoute {  // answer with OnRoute
-  RouteRequest request;
+enum class Phase {
+  kIdle,
+  kWaitingForRoute,
+  kLookup,  // for a checkpoint
+  kRepair,  // waits for fragments
+  kPrefill,
+  kDecode,
+  kClosing,
+  kFinished
 };
-struct OpenStream {  // to open.hops[0]; frames follow
-  StreamAttempt attempt{0};
-  forward::Open open;
-};
-struct SendFrame {  // Compute or Close; after a Close no more frames follow (half-close the stream)
-  StreamAttempt attempt{0};
-  forward::Frame frame;
-};
-struct EndStream {  // cancel the stream; its end need not be reported
-  StreamAttempt attempt{0};
-};
-struct ProbeSessions {  // GetSession at every hop, in parallel; any answer counts, NOT_FOUND too
-  StreamAttempt attempt{0};
-  std::vector<forward::HopRef> hops;
-};
-struct DropSession {
-  forward::HopRef hop;
-  SessionId session;
-  SessionEpoch epoch{0};
-};
-enum class EventKind { kCacheMiss, kReprefill, kReplan, kLinkRetry, kRefused, kWatchdog };
-absl::string_view EventName(EventKind kind);
-struct Event {  // for metrics and logs
-  EventKind kind = EventKind::kCacheMiss;
-  std::string detail;  // of kCacheMiss: the cause
-};
-struct Done {  // once; the client's answer
-  absl::Status status;
-  FinishReason reason = FinishReason::kNone;
-};
-using Effect = std::variant<NeedRoute, OpenStream, SendFrame, EndStream, ProbeSessions, DropSession,
-                            Event, Done>;
-
-enum class Phase { kIdle, kWaitingForRoute, kPrefill, kDecode, kClosing, kFinished };
 absl::string_view PhaseName(Phase phase);
 
 // Counts since Start.
@@ -122,13 +98,17 @@ struct GenerationStats {
   uint32_t replans = 0;
   uint32_t link_retries = 0;
   uint32_t refusals = 0;  // RESOURCE_EXHAUSTED with a delay: waited and tried again
+  uint32_t repairs = 0;   // hops that lost their state restored it, without a prefill
 };
 
 class Generation {
  public:
-  // `sink` must outlive the generation. `retokenize` may be null where every tail is known to give
-  // ids.
-  Generation(GenerationSpec spec, GenerationLimits limits, TokenSink& sink, Retokenizer retokenize);
+  // `sink` and `checkpoints` must outlive the generation. `retokenize` may be null where every tail
+  // is known to give ids; `checkpoints` is null where there is no arbiter.
+  Generation(GenerationSpec spec, GenerationLimits limits, TokenSink& sink, Retokenizer retokenize,
+             const CheckpointSetup* checkpoints = nullptr);
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
 
   void Start(MonoTime now);
   void OnRoute(absl::StatusOr<RoutePlan> route, MonoTime now);
@@ -138,6 +118,12 @@ class Generation {
   void OnStreamEnd(StreamAttempt attempt, const absl::Status& status, MonoTime now);
   // `hop`: index in the ProbeSessions effect of this attempt.
   void OnSessionProbe(StreamAttempt attempt, size_t hop, bool answered, MonoTime now);
+  // Answers to the effects of the same names. Late ones are welcome: what they pin is let go.
+  void OnParent(MetaCall call, MonoTime now);
+  void OnLookup(MetaCall call, absl::StatusOr<std::optional<FoundRow>> found, MonoTime now);
+  void OnCheckpoint(MetaCall call, absl::StatusOr<CheckpointRead> read, MonoTime now);
+  void OnFragment(MetaCall call, const absl::StatusOr<FoundFragment>& found, MonoTime now);
+  void OnReserved(MetaCall call, const absl::StatusOr<Reservation>& reserved, MonoTime now);
   // Ends it as `status` (not OK).
   void Cancel(const absl::Status& status, MonoTime now);
   // False: too many tokens wait for the client; no further step is sent until it is true again.
@@ -149,7 +135,7 @@ class Generation {
   // When Tick wants to be called; infinite for never.
   MonoTime NextTimer() const;
 
-  std::vector<Effect> TakeEffects();
+  Effects TakeEffects();
 
   Phase phase() const { return phase_; }
   bool finished() const { return phase_ == Phase::kFinished; }
@@ -160,8 +146,14 @@ class Generation {
   SessionEpoch epoch() const { return SessionEpoch{epoch_}; }
   StreamAttempt attempt() const { return StreamAttempt{attempt_}; }
   const std::vector<forward::HopRef>& hops() const { return route_.hops; }
-  // Prompt and output.
+  // Prompt and output. The prompt's ids are the effective ones: a restored row's, then the suffix.
   const std::vector<uint32_t>& history() const { return history_; }
+  size_t prompt_tokens() const { return prompt_tokens_; }
+  // How the prompt was served; final with the first token.
+  const Reuse& reuse() const { return reuse_; }
+  // Of the text that the next turn resumes from; set when Done is emitted. None without
+  // checkpoints.
+  const std::optional<Sha256Digest>& finish_key() const { return finish_key_; }
 
  private:
   struct Suspect {
@@ -178,8 +170,29 @@ class Generation {
   void AddSuspectNamedBy(const absl::Status& cause, MonoTime now);
   absl::Status CheckStatelessLength() const;
 
+  // Checkpoints (generation_restore.cc).
+  bool UsesCheckpoints() const;
+  void LookUpOrPrefill(MonoTime now);
+  void AfterLookup(MonoTime now);
+  void UseChoice(const RestoreChoice& choice);
+  void UseOwnPrompt();
+  bool BeginRepair(MonoTime now);
+  void AfterRepair(MonoTime now);
+  bool OnFailedRestore(const ErrorInfo& info, MonoTime now);
+  void MarkLost(const ErrorInfo& info);
+  void OnOpened(const forward::Opened& opened);
+  void OnRestored();
+  void SendFullHit(MonoTime now);
+  void PumpSaves();
+  uint64_t SentTokens() const;
+  bool HoldStep(MonoTime now);
+  bool ReserveFinish(const absl::Status& status);
+  void CheckHeldFrames(MonoTime now);
+  void TouchOrphans(MonoTime now);
+
   // Streams and steps (generation.cc).
   void Run(MonoTime now);
+  void StartPrefill(const RestoreChoice* choice, MonoTime now);
   void OpenNewStream(MonoTime now);
   void PumpPrefill(MonoTime now);
   void SendDecode(MonoTime now);
@@ -203,6 +216,8 @@ class Generation {
 
   // The end (generation_recovery.cc).
   void Finish(const absl::Status& status, FinishReason reason, MonoTime now);
+  void SendClose();
+  void EndClosing(bool chain_ended);
   void DropEverywhere();
   MonoTime GiveUpTime() const;
 
@@ -221,12 +236,13 @@ class Generation {
   const Retokenizer retokenize_;
 
   Phase phase_ = Phase::kIdle;
-  std::vector<Effect> effects_;
+  Effects effects_;
   GenerationStats stats_;
   MonoTime started_at_;
 
   // The sequence.
   std::vector<uint32_t> history_;
+  size_t prompt_tokens_ = 0;  // of history_
   PrefixDigester digester_;
   size_t ids_known_ = 0;             // history_ up to here was never re-tokenised
   std::vector<std::string> pieces_;  // answers without ids since then
@@ -272,6 +288,18 @@ class Generation {
   MonoTime unread_since_ = absl::InfiniteDuration();
 
   MonoTime close_by_ = absl::InfiniteDuration();
+
+  // Checkpoints.
+  std::optional<GenerationCheckpoints> checkpoints_;  // none: no arbiter, or not wanted
+  Reuse reuse_;
+  std::optional<Sha256Digest> finish_key_;
+  std::vector<forward::HopRestore> restore_;  // of the current stream's Open
+  size_t restores_open_ = 0;                  // hops that have not said that they have it
+  bool repairing_ = false;                    // the next answer completes a repair
+  uint32_t repairs_in_row_ = 0;
+  // The next step, or after Done the Close, waits for a reservation at most until then.
+  MonoTime held_until_ = absl::InfiniteDuration();
+  MonoTime touch_at_ = absl::InfiniteDuration();
 };
 
 }  // namespace kvmesh::router

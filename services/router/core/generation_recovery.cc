@@ -73,6 +73,8 @@ absl::string_view EventName(EventKind kind) {
       return "no room";
     case EventKind::kWatchdog:
       return "watchdog";
+    case EventKind::kRepair:
+      return "repair";
   }
   return "unknown";
 }
@@ -92,6 +94,9 @@ void Generation::AskRoute(MonoTime now) {
 
 void Generation::WaitThenAskRoute(absl::Duration delay, MonoTime now) {
   phase_ = Phase::kWaitingForRoute;
+  if (checkpoints_.has_value() && !state_hops_.empty()) {
+    touch_at_ = std::min(touch_at_, now + checkpoints_->touch_interval());
+  }
   if (delay <= absl::ZeroDuration()) return AskRoute(now);
   ask_route_at_ = now + delay;
 }
@@ -177,7 +182,7 @@ absl::Status Generation::CheckStatelessLength() const {
                                   ? std::min<uint64_t>(by_bytes, limits::kHistoryTokensMax)
                                   : limits::kHistoryTokensMax;
   const uint64_t wanted =
-      std::max<uint64_t>(history_.size(), spec_.prompt.size() + spec_.max_tokens - 1);
+      std::max<uint64_t>(history_.size(), prompt_tokens_ + spec_.max_tokens - 1);
   if (wanted <= tokens_max) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("prompt and output of ", wanted, " tokens; without a cache a route of ",
@@ -188,11 +193,9 @@ void Generation::OnStreamEnd(StreamAttempt attempt, const absl::Status& status, 
   if (!IsCurrent(attempt)) return;
   stream_open_ = false;
   step_in_flight_ = false;
-  if (phase_ == Phase::kClosing) {
-    if (!status.ok()) DropEverywhere();
-    phase_ = Phase::kFinished;
-    return;
-  }
+  if (checkpoints_.has_value()) checkpoints_->saves().OnStreamEnd();
+  if (phase_ == Phase::kClosing) return EndClosing(/*chain_ended=*/status.ok());
+  held_until_ = absl::InfiniteDuration();
   switch (Classify(status)) {
     case Failure::kBroken:
       return OnBroken(status, now);
@@ -231,11 +234,14 @@ void Generation::OnLostState(const absl::Status& status, MonoTime now) {
     const auto found = info->metadata.find("cause");
     const std::string cause = found == info->metadata.end() ? "unknown" : found->second;
     ++stats_.cache_misses;
-    reprefill_due_ = true;
     Emit(Event{EventKind::kCacheMiss, cause});
+    if (OnFailedRestore(*info, now)) return;
     if (cause == kCachingDisabled) stateless_for_good_ = route_.stateless = true;
+    MarkLost(*info);
+    if (state_hops_.empty()) reprefill_due_ = true;
+  } else {
+    state_hops_.clear();
   }
-  state_hops_.clear();
   if (losses_in_row_++ == 0) return Run(now);
   AddSuspectNamedBy(status, now);
   waits_in_row_ = std::max(waits_in_row_, 1u);
@@ -266,9 +272,13 @@ void Generation::OnBadAnswer(const std::string& what, MonoTime now) {
 }
 
 void Generation::CutStream() {
-  if (stream_open_) Emit(EndStream{StreamAttempt{attempt_}});
+  if (stream_open_) {
+    Emit(EndStream{StreamAttempt{attempt_}});
+    if (checkpoints_.has_value()) checkpoints_->saves().OnStreamEnd();
+  }
   stream_open_ = false;
   step_in_flight_ = false;
+  held_until_ = absl::InfiniteDuration();
 }
 
 absl::Duration Generation::WatchdogLimit() const {
@@ -330,15 +340,34 @@ MonoTime Generation::GiveUpTime() const {
 }
 
 void Generation::Finish(const absl::Status& status, FinishReason reason, MonoTime now) {
-  if (stream_open_) {
-    Emit(SendFrame{StreamAttempt{attempt_}, forward::Close{forward::Disposition::kDrop}});
+  held_until_ = absl::InfiniteDuration();
+  const bool saving = ReserveFinish(status);
+  if (checkpoints_.has_value()) checkpoints_->StopLooking();
+  if (!stream_open_) {
+    EndClosing(/*chain_ended=*/false);
+  } else {
     phase_ = Phase::kClosing;
     close_by_ = now + limits_.close_wait_max;
-  } else {
-    DropEverywhere();
-    phase_ = Phase::kFinished;
+    if (saving) {
+      held_until_ = now + checkpoints_->finish_hold_max();
+    } else {
+      SendClose();
+    }
   }
   Emit(Done{status, reason});
+}
+
+// After the saves that may still go: a reservation that comes later is of no use.
+void Generation::SendClose() {
+  if (checkpoints_.has_value()) checkpoints_->saves().CancelUnsent();
+  Emit(SendFrame{StreamAttempt{attempt_}, forward::Close{forward::Disposition::kDrop}});
+}
+
+void Generation::EndClosing(bool chain_ended) {
+  if (!chain_ended) DropEverywhere();
+  if (checkpoints_.has_value()) checkpoints_->saves().CancelUnsent();
+  held_until_ = absl::InfiniteDuration();
+  phase_ = Phase::kFinished;
 }
 
 void Generation::DropEverywhere() {

@@ -200,15 +200,23 @@ bool MeetsPin(const ShardFacts& shard, const RoutePin& pin) {
                     pin.layer_digests.begin() + shard.layers.begin);
 }
 
+bool HasCheckpoints(const ShardFacts& shard) {
+  return std::find(shard.features.begin(), shard.features.end(), forward::kCheckpointsFeature) !=
+         shard.features.end();
+}
+
 RoutePlan ToPlan(const Candidate& candidate, const Family& family, const ModelIdentity& own,
                  const RouteRequest& request) {
   RoutePlan plan{.numerics_id = candidate.hops[0]->numerics_id,
                  .layer_digests = family.layers(),
                  .stateless = request.stateless || candidate.cost.cacheless > 0,
+                 .checkpoints = true,
                  .hidden_size = candidate.hops[0]->hidden_size,
                  .context_length = std::numeric_limits<uint32_t>::max()};
   for (const ShardFacts* shard : candidate.hops) {
     plan.hops.push_back({shard->address, shard->instance, shard->layers});
+    plan.state_bytes.push_back(shard->state_bytes);
+    plan.checkpoints = plan.checkpoints && HasCheckpoints(*shard);
     plan.context_length = std::min(plan.context_length, shard->context_length);
   }
   plan.cache_namespace = {.model_fp = ComposeFingerprint(family, own),

@@ -18,6 +18,7 @@
 #include "common/base/ids.h"
 #include "common/base/layer_range.h"
 #include "common/forward/frames.h"
+#include "services/router/core/save_policy.h"
 
 namespace kvmesh::router {
 
@@ -42,6 +43,7 @@ struct ShardFacts {
   uint32_t sessions_max = 0;
   uint64_t bytes_used = 0;
   uint64_t bytes_max = 0;
+  HopStateBytes state_bytes;    // of one session
   uint32_t context_length = 0;  // tokens
   uint32_t hidden_size = 0;
   uint32_t vocab_size = 0;
@@ -68,6 +70,8 @@ struct RoutePlan {
   std::string numerics_id;
   std::vector<Sha256Digest> layer_digests;  // [layer_count]
   bool stateless = false;                   // some hop cannot cache, or none was wanted
+  bool checkpoints = false;                 // every hop saves and restores them
+  std::vector<HopStateBytes> state_bytes;   // [hops]
   uint32_t hidden_size = 0;
   uint32_t context_length = 0;  // tokens; the least of the hops'
 

@@ -16,7 +16,6 @@ bool TextAssembler::IsEos(const forward::Output& output) const {
 
 TextAssembler::Step TextAssembler::Push(const forward::Output& output) {
   ++tokens_;
-  if (!options_.ignore_eos && IsEos(output)) return End("", FinishReason::kEos);
   absl::string_view bytes = output.piece;
   if (output.token_id.has_value()) {
     bytes = tokenizer_.IsControl(*output.token_id) ? absl::string_view()
@@ -24,10 +23,25 @@ TextAssembler::Step TextAssembler::Push(const forward::Output& output) {
   } else if (output.finished) {
     bytes = absl::string_view();
   }
-  text::StopMatcher::Result result = stops_.Push(utf8_.Push(bytes));
+  const bool eos = !options_.ignore_eos && IsEos(output);
+  Step step = Decode(eos ? absl::string_view() : bytes, eos);
+  given_ += step.text.size();
+  while (!ends_.empty() && ends_.front() <= given_) {
+    ends_.pop_front();
+    ++shown_;
+  }
+  return step;
+}
+
+TextAssembler::Step TextAssembler::Decode(absl::string_view bytes, bool eos) {
+  const std::string text = utf8_.Push(bytes);
+  decoded_ += text.size();
+  ends_.push_back(decoded_);
+  text::StopMatcher::Result result = stops_.Push(text);
   if (result.stopped) {
     return {std::move(result.text), FinishReason::kStop, std::move(result.stop_string)};
   }
+  if (eos) return End(std::move(result.text), FinishReason::kEos);
   if (tokens_ >= options_.max_tokens) return End(std::move(result.text), FinishReason::kLength);
   return {.text = std::move(result.text)};
 }

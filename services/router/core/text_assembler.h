@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -32,16 +33,24 @@ class TextAssembler {
   };
   // Control tokens give no text. A token without an id gives its piece.
   Step Push(const forward::Output& output);
+  // How many of the tokens so far have no text that was not given out. One that ends inside a
+  // character counts with the text before that character.
+  uint32_t tokens_shown() const { return shown_; }
 
  private:
   bool IsEos(const forward::Output& output) const;
   Step End(std::string text, FinishReason reason);
+  Step Decode(absl::string_view bytes, bool eos);
 
   const text::Tokenizer& tokenizer_;
   const TextOptions options_;
   text::Utf8Stream utf8_;
   text::StopMatcher stops_;
   uint32_t tokens_ = 0;
+  uint64_t decoded_ = 0;       // bytes of text so far
+  uint64_t given_ = 0;         // of these, given out
+  std::deque<uint64_t> ends_;  // of the tokens not shown yet: decoded_ after each
+  uint32_t shown_ = 0;
 };
 
 }  // namespace kvmesh::router

@@ -62,11 +62,9 @@ void GenerationCall::Begin(const PreparedRequest& request, const text::Tokenizer
   assembler_.emplace(tokenizer, request.text);
   generation_id_ = request.spec.session.ToHex();
   prompt_tokens_ = static_cast<uint32_t>(request.spec.prompt.size());
-  if (request.return_token_ids) prompt_ = request.spec.prompt;
   deadline_ = request.spec.deadline;
   return_token_ids_ = request.return_token_ids;
   seed_ = request.spec.sampling.seed;
-  cold_cause_ = request.spec.stateless ? "disabled: stateless" : "disabled: no checkpoints";
   v1::Started* started = started_.emplace().mutable_started();
   started->set_generation_id(generation_id_);
   started->set_prompt_tokens(prompt_tokens_);
@@ -100,6 +98,11 @@ FinishReason GenerationCall::OnToken(const forward::Output& output, MonoTime now
   return step.reason;
 }
 
+uint32_t GenerationCall::tokens_shown() const {
+  MutexLock lock(&mutex_);
+  return assembler_->tokens_shown();
+}
+
 void GenerationCall::CountToken(MonoTime now) {
   metrics_.output_tokens.Increment();
   if (token_times_.empty()) {
@@ -128,23 +131,26 @@ void GenerationCall::AddToDelta(const forward::Output& output, std::string text)
 }
 
 void GenerationCall::OnDone(const absl::Status& status, FinishReason reason,
-                            const GenerationStats& stats) {
+                            const GenerationResult& result) {
   MutexLock lock(&mutex_);
-  const absl::string_view result =
+  const absl::string_view how =
       status.ok() ? Name(reason) : rpc::CodeName(rpc::ToGrpc(status).error_code());
-  metrics_.CountGeneration(result);
-  LOG(INFO) << "session " << generation_id_ << " ended: " << result << " " << status.message()
+  metrics_.CountGeneration(how);
+  const GenerationStats& stats = result.stats;
+  LOG(INFO) << "session " << generation_id_ << " ended: " << how << " " << status.message()
             << " prompt_tokens=" << prompt_tokens_ << " output_tokens=" << stats.tokens
-            << " reprefills=" << stats.reprefills << " cache_misses=" << stats.cache_misses
-            << " replans=" << stats.replans << " link_retries=" << stats.link_retries
-            << " refusals=" << stats.refusals;
-  if (status.ok()) finished_ = MakeFinished(reason, stats);
+            << " cached_tokens=" << result.reuse.cached_tokens
+            << " outcome=" << OutcomeName(result.reuse.outcome) << " cause=" << result.reuse.cause
+            << " reprefills=" << stats.reprefills << " repairs=" << stats.repairs
+            << " cache_misses=" << stats.cache_misses << " replans=" << stats.replans
+            << " link_retries=" << stats.link_retries << " refusals=" << stats.refusals;
+  if (status.ok()) finished_ = MakeFinished(reason, result);
   status_ = status;
   WriteNext();
 }
 
 v1::GenerateResponse GenerationCall::MakeFinished(FinishReason reason,
-                                                  const GenerationStats& stats) {
+                                                  const GenerationResult& result) {
   v1::GenerateResponse event;
   v1::Finished* finished = event.mutable_finished();
   finished->set_reason(ToProto(reason));
@@ -152,13 +158,24 @@ v1::GenerateResponse GenerationCall::MakeFinished(FinishReason reason,
   finished->set_seed(seed_);
   v1::Usage* usage = finished->mutable_usage();
   usage->set_prompt_tokens(prompt_tokens_);
-  usage->set_completion_tokens(stats.tokens);
-  usage->set_outcome("COLD");
-  usage->set_cause(cold_cause_);
-  usage->set_reprefills(stats.reprefills);
+  usage->set_completion_tokens(result.stats.tokens);
+  const Reuse& reuse = result.reuse;
+  usage->set_cached_tokens(reuse.cached_tokens);
+  for (const auto& [tier, tokens] : reuse.cached_by_tier) {
+    (*usage->mutable_cached_by_tier())[tier] = tokens;
+  }
+  usage->set_drifted_tokens(reuse.drifted_tokens);
+  usage->set_outcome(std::string(OutcomeName(reuse.outcome)));
+  usage->set_cause(reuse.cause);
+  usage->set_reprefills(result.stats.reprefills);
+  usage->set_repairs(result.stats.repairs);
+  if (result.finish_key.has_value()) {
+    finished->set_finish_key(std::string(result.finish_key->bytes()));
+  }
   if (return_token_ids_) {
     finished->mutable_token_ids()->Add(token_ids_.begin(), token_ids_.end());
-    finished->mutable_effective_prompt_ids()->Add(prompt_.begin(), prompt_.end());
+    finished->mutable_effective_prompt_ids()->Add(result.effective_prompt.begin(),
+                                                  result.effective_prompt.end());
   }
   FillTimings(finished->mutable_timings());
   return event;

@@ -48,14 +48,15 @@ class GenerationCall final : public GenerationClient {
   // From the driver.
   bool wants_tokens() const override;
   FinishReason OnToken(const forward::Output& output, MonoTime now) override;
+  uint32_t tokens_shown() const override;
   void OnDone(const absl::Status& status, FinishReason reason,
-              const GenerationStats& stats) override;
+              const GenerationResult& result) override;
 
  private:
   void AddToDelta(const forward::Output& output, std::string text)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountToken(MonoTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::GenerateResponse MakeFinished(FinishReason reason, const GenerationStats& stats)
+  v1::GenerateResponse MakeFinished(FinishReason reason, const GenerationResult& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillTimings(v1::Timings* timings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -65,7 +66,7 @@ class GenerationCall final : public GenerationClient {
   const MonoTime received_at_;
   std::atomic<size_t> undelivered_{0};  // tokens
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   EventWriter* writer_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GenerationDriver> driver_ ABSL_GUARDED_BY(mutex_);
   bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
@@ -74,11 +75,9 @@ class GenerationCall final : public GenerationClient {
   std::optional<TextAssembler> assembler_ ABSL_GUARDED_BY(mutex_);
   std::string generation_id_ ABSL_GUARDED_BY(mutex_);
   uint32_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<uint32_t> prompt_ ABSL_GUARDED_BY(mutex_);  // if ids are to be returned
   MonoTime deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   bool return_token_ids_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string cold_cause_ ABSL_GUARDED_BY(mutex_);
 
   // Of the answer so far.
   std::string stop_string_ ABSL_GUARDED_BY(mutex_);

@@ -31,7 +31,8 @@ GenerationDriver::GenerationDriver(DriverContext& context, GenerationSpec spec,
       client_(std::move(client)),
       created_at_(context.clock.Now()),
       next_timer_ns_(absl::ToInt64Nanoseconds(spec.deadline)),
-      generation_(std::move(spec), context.limits, *client_, std::move(retokenize)) {
+      generation_(std::move(spec), context.limits, *client_, std::move(retokenize),
+                  context.checkpoints == nullptr ? nullptr : &context.checkpoints->setup) {
   context_.live.Add();
 }
 
@@ -188,19 +189,88 @@ void GenerationDriver::Perform(DropSession& effect) {
   SendDropSession(context_.shards.StubFor(effect.hop.address), effect.session, effect.epoch);
 }
 
+// A generation has effects on checkpoints only where there are ports for them.
+void GenerationDriver::Perform(AwaitParent& effect) {
+  context_.checkpoints->meta.Await(effect, [self = shared_from_this(), call = effect.call] {
+    self->Apply([call](Generation& generation, MonoTime now) { generation.OnParent(call, now); });
+  });
+}
+
+void GenerationDriver::Perform(LookupRow& effect) {
+  const MonoTime asked = context_.clock.Now();
+  context_.checkpoints->meta.Lookup(effect, [self = shared_from_this(), call = effect.call,
+                                             asked](absl::StatusOr<std::optional<FoundRow>> found) {
+    self->context_.metrics.CountLookup(found, self->context_.clock.Now() - asked);
+    self->Apply([&](Generation& generation, MonoTime now) {
+      generation.OnLookup(call, std::move(found), now);
+    });
+  });
+}
+
+void GenerationDriver::Perform(ReadCheckpoint& effect) {
+  const MetaCall call = effect.call;
+  context_.checkpoints->reader.Read(
+      std::move(effect), [self = shared_from_this(), call](absl::StatusOr<CheckpointRead> read) {
+        if (!read.ok()) LOG(WARNING) << self->log_id_ << ": checkpoint: " << read.status();
+        self->Apply([&](Generation& generation, MonoTime now) {
+          generation.OnCheckpoint(call, std::move(read), now);
+        });
+      });
+}
+
+void GenerationDriver::Perform(AwaitFragment& effect) {
+  context_.checkpoints->meta.Await(effect, [self = shared_from_this(), call = effect.call](
+                                               const absl::StatusOr<FoundFragment>& found) {
+    self->Apply(
+        [&](Generation& generation, MonoTime now) { generation.OnFragment(call, found, now); });
+  });
+}
+
+void GenerationDriver::Perform(ReserveRow& effect) {
+  context_.checkpoints->meta.Reserve(effect, [self = shared_from_this(), call = effect.call](
+                                                 const absl::StatusOr<Reservation>& reserved) {
+    self->Apply(
+        [&](Generation& generation, MonoTime now) { generation.OnReserved(call, reserved, now); });
+  });
+}
+
+void GenerationDriver::Perform(EndLease& effect) {
+  context_.checkpoints->meta.End(effect);
+}
+
+void GenerationDriver::Perform(CancelReservation& effect) {
+  context_.checkpoints->meta.Cancel(effect);
+}
+
+void GenerationDriver::Perform(RenewHolds& effect) {
+  context_.checkpoints->meta.Renew(effect);
+}
+
+void GenerationDriver::Perform(SaveEnded& effect) {
+  context_.metrics.CountSave(effect);
+}
+
 void GenerationDriver::Perform(Event& effect) {
   context_.metrics.Count(effect);
-  const bool fault = effect.kind != EventKind::kReprefill && effect.kind != EventKind::kRefused;
+  const bool fault = effect.kind != EventKind::kReprefill && effect.kind != EventKind::kRefused &&
+                     effect.kind != EventKind::kRepair;
   LOG_IF(WARNING, fault) << log_id_ << ": " << EventName(effect.kind) << ": " << effect.detail;
 }
 
 void GenerationDriver::Perform(Done& effect) {
-  GenerationStats stats;
+  GenerationResult result;
   {
     MutexLock lock(&mutex_);
-    stats = generation_.stats();
+    const std::vector<uint32_t>& history = generation_.history();
+    result = {
+        .stats = generation_.stats(),
+        .reuse = generation_.reuse(),
+        .effective_prompt = {history.begin(),
+                             history.begin() + static_cast<ptrdiff_t>(generation_.prompt_tokens())},
+        .finish_key = generation_.finish_key()};
   }
-  client_->OnDone(effect.status, effect.reason, stats);
+  context_.metrics.CountReuse(result.reuse);
+  client_->OnDone(effect.status, effect.reason, result);
   context_.on_done(session_);
 }
 

@@ -10,16 +10,28 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "services/router/core/generation.h"
+#include "services/router/grpc/checkpoint_reader.h"
 #include "services/router/grpc/discovery.h"
 #include "services/router/grpc/forward_stream.h"
+#include "services/router/grpc/meta_client.h"
 #include "services/router/grpc/router_metrics.h"
 
 namespace kvmesh::router {
+
+// What a generation was, at its end.
+struct GenerationResult {
+  GenerationStats stats;
+  Reuse reuse;
+  std::vector<uint32_t> effective_prompt;
+  std::optional<Sha256Digest> finish_key;
+};
 
 // The client's end of a generation. OnToken and wants_tokens are called under the driver's lock and
 // must not call it back.
@@ -29,7 +41,7 @@ class GenerationClient : public TokenSink {
   virtual bool wants_tokens() const = 0;
   // Once, last.
   virtual void OnDone(const absl::Status& status, FinishReason reason,
-                      const GenerationStats& stats) = 0;
+                      const GenerationResult& result) = 0;
 };
 
 // Counts objects that calls in flight keep alive, so that what they refer to can wait for their
@@ -59,6 +71,13 @@ class LiveCount {
   size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Where checkpoints are asked for and read; outlives the drivers.
+struct CheckpointPorts {
+  const CheckpointSetup& setup;
+  MetaClient& meta;
+  CheckpointReader& reader;
+};
+
 // What all drivers of a router share; outlives them.
 struct DriverContext {
   Discovery& shards;
@@ -66,6 +85,7 @@ struct DriverContext {
   const Clock& clock;
   RouterMetrics& metrics;
   GenerationLimits limits;
+  const CheckpointPorts* checkpoints = nullptr;  // null: no arbiter
   absl::Duration probe_timeout = absl::Seconds(2);
   // The client has its answer: the place of this generation is free.
   std::function<void(const SessionId&)> on_done;
@@ -119,7 +139,16 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
   void Perform(EndStream& effect);
   void Perform(ProbeSessions& effect);
   void Perform(DropSession& effect);
+  void Perform(AwaitParent& effect);
+  void Perform(LookupRow& effect);
+  void Perform(ReadCheckpoint& effect);
+  void Perform(AwaitFragment& effect);
+  void Perform(EndLease& effect);
+  void Perform(ReserveRow& effect);
+  void Perform(CancelReservation& effect);
+  void Perform(RenewHolds& effect);
   void Perform(Event& effect);
+  void Perform(SaveEnded& effect);
   void Perform(Done& effect);
   void TakeEffects() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetStream(StreamAttempt attempt);

@@ -16,7 +16,7 @@ constexpr absl::Duration kCancelWait = absl::Seconds(10);
 
 GenerationRegistry::GenerationRegistry(const RegistryOptions& options, Discovery& shards,
                                        const ModelIdentity& identity, const Clock& clock,
-                                       RouterMetrics& metrics)
+                                       RouterMetrics& metrics, const CheckpointPorts* checkpoints)
     : clock_(clock),
       metrics_(metrics),
       context_{.shards = shards,
@@ -24,6 +24,7 @@ GenerationRegistry::GenerationRegistry(const RegistryOptions& options, Discovery
                .clock = clock,
                .metrics = metrics,
                .limits = options.limits,
+               .checkpoints = checkpoints,
                .on_done = [this](const SessionId& session) { OnDone(session); },
                .live = live_},
       admission_(options.generations_max, options.queue_max) {}

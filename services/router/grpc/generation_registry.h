@@ -22,9 +22,10 @@ struct RegistryOptions {
 
 class GenerationRegistry {
  public:
-  // All must outlive it.
+  // All must outlive it. `checkpoints`: null without an arbiter.
   GenerationRegistry(const RegistryOptions& options, Discovery& shards,
-                     const ModelIdentity& identity, const Clock& clock, RouterMetrics& metrics);
+                     const ModelIdentity& identity, const Clock& clock, RouterMetrics& metrics,
+                     const CheckpointPorts* checkpoints);
   // Cancels what still runs and waits for the calls in flight.
   ~GenerationRegistry();
 

@@ -1,9 +1,11 @@
 #include "services/router/grpc/prepare.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -13,7 +15,7 @@ namespace kvmesh::router {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 256;
-constexpr size_t kKeyBytes = 32;
+constexpr absl::string_view kTiers[] = {"", "ram", "ram_file", "disk"};
 
 absl::Status AtMost(absl::string_view field, uint64_t value, uint64_t limit) {
   if (value <= limit) return absl::OkStatus();
@@ -60,9 +62,10 @@ absl::Status CheckOptions(const RouterModel& model, const v1::GenerationOptions&
   for (const std::string& stop : options.stop()) {
     KVMESH_RETURN_IF_ERROR(AtMost("options.stop length", stop.size(), limits::kStopStringBytesMax));
   }
-  if (!options.parent_key().empty() && options.parent_key().size() != kKeyBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "options.parent_key has ", options.parent_key().size(), " bytes; a key has ", kKeyBytes));
+  if (std::find(std::begin(kTiers), std::end(kTiers), options.save_tier()) == std::end(kTiers)) {
+    return absl::InvalidArgumentError(absl::StrCat("options.save_tier is '",
+                                                   absl::CHexEscape(options.save_tier()),
+                                                   "'; the tiers are ram, ram_file and disk"));
   }
   for (const v1::LogitBias& bias : options.sampling().logit_bias()) {
     if (bias.token_id() >= model.vocab_size) {
@@ -89,6 +92,17 @@ absl::StatusOr<uint32_t> MaxTokens(uint32_t wanted, size_t prompt_tokens, uint32
                      " tokens the context of ", limit, " leaves ", room));
   }
   return wanted;
+}
+
+absl::StatusOr<CheckpointUse> DecodeCheckpointUse(const v1::GenerationOptions& options) {
+  CheckpointUse use{.require_exact_tokens = options.require_exact_tokens(),
+                    .save_tier = options.save_tier()};
+  if (options.cache() == v1::CACHE_USE_OFF) use.off_cause = "disabled: cache off";
+  if (!options.parent_key().empty()) {
+    KVMESH_ASSIGN_OR_RETURN(use.parent_key,
+                            Sha256Digest::FromBytes(options.parent_key(), "options.parent_key"));
+  }
+  return use;
 }
 
 }  // namespace
@@ -152,6 +166,7 @@ absl::StatusOr<PreparedRequest> Prepare(const RouterModel& model, uint32_t conte
   request.spec.prompt = std::move(prompt);
   request.spec.vocab_size = model.vocab_size;
   request.spec.stateless = options.cache() == v1::CACHE_USE_STATELESS;
+  KVMESH_ASSIGN_OR_RETURN(request.spec.checkpoints, DecodeCheckpointUse(options));
   request.text = {.eos_token_ids = model.eos_token_ids,
                   .ignore_eos = options.ignore_eos(),
                   .stop_strings = {options.stop().begin(), options.stop().end()},

@@ -14,6 +14,24 @@ constexpr absl::string_view kMissCauses[] = {"unknown_session", "evicted_lru",  
                                              "digest",          "step",           "no_stored_row",
                                              "caching_disabled"};
 
+// Results of saves and causes of cold prompts, but for those that a peer may spell freely.
+constexpr absl::string_view kSaveResults[] = {
+    "started",       "already_exists",   "being_written", "deleting", "too_large",
+    "no_room",       "meta_busy",        "no_store",      "refused",  "meta_unavailable",
+    "too_short",     "inside_character", "cannot_cut",    "late",     "ended",
+    "route_changed", "too_many",         "stream_lost",   "dropped"};
+constexpr absl::string_view kTiers[] = {"ram", "ram_file", "disk"};
+constexpr absl::string_view kColdCauses[] = {"", "no_row", "too_short", "restore_failed",
+                                             "disabled"};
+
+// `value` up to its first ':' where that is known.
+template <size_t kCount>
+std::string Label(const absl::string_view (&known)[kCount], absl::string_view value) {
+  const absl::string_view name = value.substr(0, value.find(':'));
+  return std::find(std::begin(known), std::end(known), name) == std::end(known) ? "other"
+                                                                                : std::string(name);
+}
+
 }  // namespace
 
 RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
@@ -41,8 +59,11 @@ RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
       refusals(all.Counter("refusals_total",
                            "Streams that shards refused for want of room; tried again")),
       watchdog_probes(all.Counter("watchdog_probes_total",
-                                  "Steps without an answer for so long that the hops were asked")) {
-}
+                                  "Steps without an answer for so long that the hops were asked")),
+      repairs(all.Counter("repairs_total",
+                          "Steps that went on from fragments of hops that lost their state")),
+      lookup(all.Histogram("lookup_seconds", "From a look-up to the arbiter's answer",
+                           metrics::LatencyBuckets())) {}
 
 void RouterMetrics::Count(const Event& event) {
   switch (event.kind) {
@@ -64,7 +85,35 @@ void RouterMetrics::Count(const Event& event) {
       return refusals.Increment();
     case EventKind::kWatchdog:
       return watchdog_probes.Increment();
+    case EventKind::kRepair:
+      return repairs.Increment();
   }
+}
+
+void RouterMetrics::CountSave(const SaveEnded& save) {
+  all.Counter("saves_total", "Checkpoints wanted, by reason and what came of them",
+              {{"reason", std::string(SaveReasonName(save.reason))},
+               {"result", Label(kSaveResults, save.result)}})
+      .Increment();
+}
+
+void RouterMetrics::CountReuse(const Reuse& reuse) {
+  all.Counter("prompts_total", "Prompts by how much of them was restored",
+              {{"outcome", std::string(OutcomeName(reuse.outcome))},
+               {"cause", Label(kColdCauses, reuse.cause)}})
+      .Increment();
+  for (const auto& [tier, tokens] : reuse.cached_by_tier) {
+    all.Counter("cached_tokens_total", "Prompt tokens that were restored, by tier",
+                {{"tier", Label(kTiers, tier)}})
+        .Increment(tokens);
+  }
+}
+
+void RouterMetrics::CountLookup(const absl::StatusOr<std::optional<FoundRow>>& found,
+                                absl::Duration latency) {
+  lookup.Observe(absl::ToDoubleSeconds(latency));
+  const char* result = !found.ok() ? "error" : found->has_value() ? "hit" : "miss";
+  all.Counter("lookups_total", "Look-ups by their answer", {{"result", result}}).Increment();
 }
 
 void RouterMetrics::CountGeneration(absl::string_view result) {

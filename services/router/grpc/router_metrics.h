@@ -11,6 +11,9 @@ struct RouterMetrics {
   explicit RouterMetrics(metrics::Metrics& all);
 
   void Count(const Event& event);
+  void CountSave(const SaveEnded& save);
+  void CountReuse(const Reuse& reuse);
+  void CountLookup(const absl::StatusOr<std::optional<FoundRow>>& found, absl::Duration latency);
   // `result`: the FinishReason or status code, by name.
   void CountGeneration(absl::string_view result);
 
@@ -29,6 +32,8 @@ struct RouterMetrics {
   prometheus::Counter& link_retries;
   prometheus::Counter& refusals;
   prometheus::Counter& watchdog_probes;
+  prometheus::Counter& repairs;
+  prometheus::Histogram& lookup;
 };
 
 }  // namespace kvmesh::router

@@ -26,6 +26,9 @@ absl::StatusOr<RouterModel> LoadRouterModel(const std::string& path) {
                      .tokenizer_digest = model::TokenizerDigest(files)};
   result.vocab_size = config.vocab_size;
   result.context_length = config.context_length;
+  result.state_can_be_cut =
+      std::all_of(config.layer_kinds.begin(), config.layer_kinds.end(),
+                  [](model::LayerKind kind) { return kind == model::LayerKind::kKeyValue; });
   const std::vector<uint32_t>& named = result.tokenizer->eos_token_ids();
   std::set_union(named.begin(), named.end(), config.eos_token_ids.begin(),
                  config.eos_token_ids.end(), std::back_inserter(result.eos_token_ids));

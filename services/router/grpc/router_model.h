@@ -20,6 +20,7 @@ struct RouterModel {
   ModelIdentity identity;
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;          // tokens
+  bool state_can_be_cut = false;        // every layer's state of n tokens holds that of fewer
   std::vector<uint32_t> eos_token_ids;  // the tokenizer's and the configuration's; sorted, unique
 };
 

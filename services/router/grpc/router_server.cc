@@ -12,10 +12,36 @@ constexpr char kServiceName[] = "kvmesh.v1.RouterService";
 
 }  // namespace
 
+// What speaks to the arbiter and the stores. Not moved: `ports` refers to the others.
+struct RouterServer::Checkpoints {
+  Checkpoints(const CheckpointOptions& options, const std::string& meta_address,
+              const RouterModel& model, WorkPool& pool)
+      : setup{options, *model.tokenizer},
+        meta(meta_address, options.layer_count),
+        reader(*model.tokenizer, pool),
+        ports{setup, meta, reader} {}
+
+  const CheckpointSetup setup;
+  MetaClient meta;
+  CheckpointReader reader;
+  CheckpointPorts ports;
+};
+
+std::unique_ptr<RouterServer::Checkpoints> RouterServer::MakeCheckpoints(
+    const RouterOptions& options) {
+  if (options.meta_address.empty()) return nullptr;
+  CheckpointOptions checkpoints = options.checkpoints;
+  checkpoints.state_can_be_cut = model_.state_can_be_cut;
+  checkpoints.layer_count = model_.identity.layer_count;
+  return std::make_unique<Checkpoints>(checkpoints, options.meta_address, model_, pool_);
+}
+
 RouterServer::RouterServer(const RouterOptions& options, RouterModel model, const Clock& clock)
     : model_(std::move(model)),
       discovery_(options.discovery, clock),
-      registry_(options.registry, discovery_, model_.identity, clock, router_metrics_),
+      checkpoints_(MakeCheckpoints(options)),
+      registry_(options.registry, discovery_, model_.identity, clock, router_metrics_,
+                checkpoints_ == nullptr ? nullptr : &checkpoints_->ports),
       service_({.model = model_,
                 .clock = clock,
                 .shards = discovery_,

@@ -24,6 +24,8 @@ struct RouterOptions {
   rpc::ServerOptions server;
   DiscoveryOptions discovery;
   RegistryOptions registry;
+  std::string meta_address;       // of the arbiter; empty: no checkpoints
+  CheckpointOptions checkpoints;  // but for what the model says
   absl::Duration generation_time_max = absl::Hours(1);
 };
 
@@ -44,7 +46,10 @@ class RouterServer {
   Discovery& discovery() { return discovery_; }
 
  private:
+  struct Checkpoints;
+
   RouterServer(const RouterOptions& options, RouterModel model, const Clock& clock);
+  std::unique_ptr<Checkpoints> MakeCheckpoints(const RouterOptions& options);
   void TickLoop();
   void UpdateReadiness();
   void BeginDrain();
@@ -53,8 +58,9 @@ class RouterServer {
   metrics::Metrics metrics_{"router"};
   RouterMetrics router_metrics_{metrics_};
   Discovery discovery_;
-  GenerationRegistry registry_;
   WorkPool pool_{WorkPoolOptions{}};
+  const std::unique_ptr<Checkpoints> checkpoints_;  // null: no arbiter
+  GenerationRegistry registry_;
   RouterService service_;
   std::unique_ptr<rpc::RpcServer> server_;
 

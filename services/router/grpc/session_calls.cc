@@ -1,27 +1,16 @@
 #include "services/router/grpc/session_calls.h"
 
-#include <grpcpp/client_context.h>
-
 #include <utility>
+
+#include "services/router/grpc/unary_call.h"
 
 namespace kvmesh::router {
 namespace {
 
 constexpr absl::Duration kDropTimeout = absl::Seconds(5);
 
-// Everything a unary call needs until its callback; owned by that callback alone, but std::function
-// wants copies.
 template <typename Request, typename Response>
-struct Call {
-  explicit Call(std::shared_ptr<v1::ShardService::Stub> its_stub, absl::Duration timeout)
-      : stub(std::move(its_stub)) {
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  }
-  std::shared_ptr<v1::ShardService::Stub> stub;
-  grpc::ClientContext context;
-  Request request;
-  Response response;
-};
+using Call = UnaryCall<v1::ShardService::Stub, Request, Response>;
 
 }  // namespace
 

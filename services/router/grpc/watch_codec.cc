@@ -45,6 +45,8 @@ absl::StatusOr<ShardFacts> DecodeWatch(const std::string& address, const v1::Wat
       .sessions_max = proto.capacity().sessions_max(),
       .bytes_used = proto.capacity().bytes_used(),
       .bytes_max = proto.capacity().bytes_max(),
+      .state_bytes = {.per_token = proto.capacity().bytes_per_token(),
+                      .fixed = proto.capacity().bytes_fixed()},
       .context_length = proto.context_length(),
       .hidden_size = proto.hidden_size(),
       .vocab_size = proto.vocab_size(),

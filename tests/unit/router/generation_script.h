@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +22,13 @@ class RecordingSink final : public TokenSink {
     pieces.push_back(output.piece);
     return tokens.size() == stop_after ? FinishReason::kStop : FinishReason::kNone;
   }
+  uint32_t tokens_shown() const override {
+    return static_cast<uint32_t>(std::min(tokens.size(), shown_max));
+  }
   std::vector<uint32_t> tokens;
   std::vector<std::string> pieces;
   size_t stop_after = ~size_t{0};
+  size_t shown_max = ~size_t{0};
 };
 
 inline forward::HopRef Hop(const std::string& address, uint32_t begin, uint32_t end,
@@ -66,8 +71,9 @@ class GenerationScript {
     return spec;
   }
 
-  explicit GenerationScript(GenerationSpec spec = Spec(), Retokenizer retokenize = nullptr)
-      : generation(std::move(spec), limits, sink, std::move(retokenize)) {}
+  explicit GenerationScript(GenerationSpec spec = Spec(), Retokenizer retokenize = nullptr,
+                            const CheckpointSetup* checkpoints = nullptr)
+      : generation(std::move(spec), limits, sink, std::move(retokenize), checkpoints) {}
 
   // Start, and the first route.
   void Run(RoutePlan plan = TwoHops()) {

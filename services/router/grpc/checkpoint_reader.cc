@@ -1,0 +1,170 @@
+#include "services/router/grpc/checkpoint_reader.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status_bridge.h"
+#include "common/slab/reader.h"
+#include "services/router/core/key_text.h"
+#include "services/router/grpc/meta_codec.h"
+
+namespace kvmesh::router {
+namespace {
+
+// Stores come and go; more than a fleet has would mean that somebody makes them up.
+constexpr size_t kStoresMax = 256;
+constexpr uint64_t kMetaAnswerBytesMax = slab::kMetaBytesMax + (1 << 20);
+constexpr int kRangesMax = 16;
+
+// A file of which some ranges are here.
+class RangesSource final : public slab::ByteSource {
+ public:
+  RangesSource(const v1::GetHeader& header, absl::string_view bytes)
+      : header_(header), bytes_(bytes) {}
+  uint64_t size() const override { return header_.size_bytes(); }
+  absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
+    uint64_t begin = 0;  // of the range in bytes_
+    for (const v1::ByteRange& range : header_.ranges()) {
+      const bool inside = offset >= range.offset() && out.size() <= range.length() &&
+                          offset - range.offset() <= range.length() - out.size();
+      if (inside) {
+        const absl::string_view part = bytes_.substr(begin + offset - range.offset(), out.size());
+        if (!out.empty()) std::memcpy(out.data(), part.data(), part.size());
+        return absl::OkStatus();
+      }
+      begin += range.length();
+    }
+    return absl::DataLossError(
+        absl::StrCat("bytes ", offset, "+", out.size(), " of the slab were not sent"));
+  }
+
+ private:
+  const v1::GetHeader& header_;
+  const absl::string_view bytes_;
+};
+
+absl::Status CheckHeader(const v1::GetHeader& header) {
+  if (header.ranges_size() > kRangesMax) {
+    return absl::DataLossError(absl::StrCat("an answer of ", header.ranges_size(), " ranges"));
+  }
+  uint64_t bytes = 0;
+  for (const v1::ByteRange& range : header.ranges()) {
+    if (range.length() > kMetaAnswerBytesMax - bytes) {
+      return absl::DataLossError("a meta section beyond the limit");
+    }
+    bytes += range.length();
+  }
+  return absl::OkStatus();
+}
+
+// DataLoss: a slab of another name than it was asked for under.
+absl::Status CheckIdentity(const slab::SlabMeta& meta, const ReadCheckpoint& effect) {
+  const forward::SlabRef& wanted = effect.slab;
+  if (meta.key == wanted.key && meta.header.layers == wanted.layers &&
+      meta.write_id == wanted.write_id && meta.tokens_sha256 == wanted.tokens_sha256 &&
+      meta.key_namespace == KeyNamespaceOf(effect.cache_namespace) &&
+      effect.cut_tokens <= meta.token_ids.size()) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("the slab at ", wanted.store_address, " is not ", SlabName(wanted)));
+}
+
+// One Get; deletes itself when it is over.
+class MetaGet final : public grpc::ClientReadReactor<v1::GetResponse> {
+ public:
+  using Done = std::function<void(absl::Status, v1::GetHeader, std::string)>;
+
+  MetaGet(std::shared_ptr<v1::BlobService::Stub> stub, const ReadCheckpoint& effect, Done done)
+      : stub_(std::move(stub)), done_(std::move(done)) {
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + effect.timeout));
+    *request_.mutable_slab() = EncodeSlabId(effect.slab);
+    request_.set_part(v1::GET_PART_META);
+  }
+  void Start() {
+    stub_->async()->Get(&context_, &request_, this);
+    StartRead(&response_);
+    StartCall();
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (response_.has_header()) {
+      header_ = response_.header();
+    } else {
+      bytes_ += response_.chunk();
+    }
+    if (bytes_.size() > kMetaAnswerBytesMax) {
+      context_.TryCancel();
+    } else {
+      StartRead(&response_);
+    }
+  }
+  void OnDone(const grpc::Status& status) override {
+    done_(rpc::FromGrpc(status), std::move(header_), std::move(bytes_));
+    delete this;
+  }
+
+ private:
+  const std::shared_ptr<v1::BlobService::Stub> stub_;  // shared: the reader may forget it first
+  const Done done_;
+  grpc::ClientContext context_;
+  v1::GetRequest request_;
+  v1::GetResponse response_;
+  v1::GetHeader header_;
+  std::string bytes_;
+};
+
+}  // namespace
+
+absl::StatusOr<CheckpointRead> ReadMetaSection(const ReadCheckpoint& effect,
+                                               const v1::GetHeader& header, absl::string_view bytes,
+                                               const text::Tokenizer& tokenizer) {
+  KVMESH_RETURN_IF_ERROR(CheckHeader(header));
+  uint64_t announced = 0;
+  for (const v1::ByteRange& range : header.ranges()) announced += range.length();
+  if (announced != bytes.size()) {
+    return absl::DataLossError(
+        absl::StrCat(bytes.size(), " bytes came, ", announced, " were announced"));
+  }
+  KVMESH_ASSIGN_OR_RETURN(const slab::Envelope envelope,
+                          slab::ReadEnvelope(RangesSource(header, bytes)));
+  const slab::SlabMeta& meta = envelope.meta;
+  KVMESH_RETURN_IF_ERROR(CheckIdentity(meta, effect));
+  const auto stored = absl::MakeConstSpan(meta.token_ids).first(effect.cut_tokens);
+  CheckpointRead read{.has_output_row = meta.last_output.has_value()};
+  KVMESH_ASSIGN_OR_RETURN(read.seam,
+                          JoinSeam(tokenizer, *effect.prompt, stored, effect.cut_text_bytes));
+  return read;
+}
+
+std::shared_ptr<v1::BlobService::Stub> CheckpointReader::StubFor(const std::string& address) {
+  MutexLock lock(&mutex_);
+  const auto found = stubs_.find(address);
+  if (found != stubs_.end()) return found->second;
+  if (stubs_.size() >= kStoresMax) stubs_.clear();
+  std::shared_ptr<v1::BlobService::Stub> stub = v1::BlobService::NewStub(rpc::MakeChannel(address));
+  stubs_[address] = stub;
+  return stub;
+}
+
+void CheckpointReader::Read(ReadCheckpoint effect, Answer done) {
+  std::shared_ptr<v1::BlobService::Stub> stub = StubFor(effect.slab.store_address);
+  auto* get = new MetaGet(
+      std::move(stub), effect,
+      [this, effect, done = std::move(done)](const absl::Status& status, v1::GetHeader header,
+                                             std::string bytes) {
+        if (!status.ok()) return done(status);
+        const size_t work_bytes = bytes.size() + effect.prompt->text.text().size();
+        const bool accepted = pool_.Submit(
+            work_bytes, [this, effect, done, header = std::move(header), bytes = std::move(bytes)] {
+              done(ReadMetaSection(effect, header, bytes, tokenizer_));
+            });
+        if (!accepted) done(absl::ResourceExhaustedError("too much work is waiting"));
+      });
+  get->Start();
+}
+
+}  // namespace kvmesh::router

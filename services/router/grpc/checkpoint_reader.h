@@ -1,0 +1,46 @@
+// Reads what a router needs of a stored slab: its meta section, checked, and joined to a prompt.
+//
+// Thread-safe. The bytes come on gRPC's threads; checking and tokenising happen in the work pool.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/text/tokenizer.h"
+#include "kvmesh/v1/blob.grpc.pb.h"
+#include "services/router/core/effects.h"
+#include "services/router/grpc/work_pool.h"
+
+namespace kvmesh::router {
+
+class CheckpointReader {
+ public:
+  using Answer = std::function<void(absl::StatusOr<CheckpointRead>)>;
+
+  // Both must outlive it and every reading.
+  CheckpointReader(const text::Tokenizer& tokenizer, WorkPool& pool)
+      : tokenizer_(tokenizer), pool_(pool) {}
+
+  // `done` comes once. Errors as of the effect; ResourceExhausted: too much waits in the pool.
+  void Read(ReadCheckpoint effect, Answer done);
+
+ private:
+  std::shared_ptr<v1::BlobService::Stub> StubFor(const std::string& address);
+
+  const text::Tokenizer& tokenizer_;
+  WorkPool& pool_;
+  Mutex mutex_;
+  // Shared with the readings under way.
+  std::map<std::string, std::shared_ptr<v1::BlobService::Stub>> stubs_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What Read does with the bytes of a GET_PART_META answer, by their ranges. Pure.
+absl::StatusOr<CheckpointRead> ReadMetaSection(const ReadCheckpoint& effect,
+                                               const v1::GetHeader& header, absl::string_view bytes,
+                                               const text::Tokenizer& tokenizer);
+
+}  // namespace kvmesh::router

@@ -237,7 +237,14 @@ TEST(ForwardCodec, AnotherProtocolVersionShowsBoth) {
 
 TEST(ForwardCodec, ARestoreNeedsTheFeatureCheckpoints) {
   v1::ForwardRequest request = EncodeFrame(SoundOpen(), 4);
-  request.mutable_open()->add_restore()->set_tokens(5);
+  v1::HopRestore& restore = *request.mutable_open()->add_restore();
+  restore.set_tokens(5);
+  v1::SlabRef& slab = *restore.add_slabs();
+  slab.set_store_address("127.0.0.1:1");
+  slab.set_key(std::string(32, 'k'));
+  slab.mutable_layers()->set_end(1);
+  slab.set_write_id(std::string(16, 'w'));
+  slab.set_tokens_sha256(std::string(32, 't'));
   const auto frame = DecodeFrame(std::move(request));
   ASSERT_TRUE(frame.ok());
   EXPECT_EQ(std::get<forward::Open>(*frame).required_features,

@@ -131,7 +131,14 @@ TEST_F(BadFrameTest, AnotherProtocolVersionIsRefusedWithBothSidesShown) {
 TEST_F(BadFrameTest, StateToRestoreIsAFeatureThatIsMissedByName) {
   ForwardClient client(*shard_->stub);
   v1::ForwardRequest request = rpc::EncodeFrame(Open(4), testing::kToyHiddenSize);
-  request.mutable_open()->add_restore()->set_tokens(4);
+  v1::HopRestore& restore = *request.mutable_open()->add_restore();
+  restore.set_tokens(4);
+  v1::SlabRef& slab = *restore.add_slabs();
+  slab.set_store_address("127.0.0.1:1");
+  slab.set_key(std::string(32, 'k'));
+  slab.mutable_layers()->set_end(1);
+  slab.set_write_id(std::string(16, 'w'));
+  slab.set_tokens_sha256(std::string(32, 't'));
   client.SendRaw(request);
   EXPECT_EQ(ReasonOf(client.End()), reason::kUnknownFeature);
 }

@@ -117,6 +117,7 @@ void Attachments::EndInventory(StoreSlot slot) {
   store.state = StoreState::kServing;
   ledger_.stores_changed = true;
   ledger_.RoomChanged(slot);
+  rows_.ReconsiderFragments();
   ledger_.Emit(StoreReadable{.slot = slot, .readable = true});
   ForEachSlab(slot, [this, &store](SlabIndex slab) {
     const Slab& it = ledger_.slabs.slab(slab);
@@ -226,6 +227,7 @@ void Attachments::Lose(StoreSlot slot) {
   if (store.state == StoreState::kServing) {
     ledger_.Emit(StoreReadable{.slot = slot, .readable = false});
     ledger_.stores_changed = true;
+    rows_.ReconsiderFragments();
   }
   store.state = StoreState::kLost;
   store.lost_at = ledger_.now;

@@ -1,5 +1,6 @@
 // Fragments of one tokenisation that cover all layers become a row.
 #include <algorithm>
+#include <tuple>
 
 #include "absl/algorithm/container.h"
 #include "services/meta/core/rows.h"
@@ -17,6 +18,10 @@ bool Rows::LearnModelLayers(const slab::KeyNamespace& key_namespace, uint32_t mo
     if (slabs_.group(group).key_namespace == *id) ledger_.Changed(slabs_.group(group).key);
   }
   return true;
+}
+
+void Rows::ReconsiderFragments() {
+  for (const auto& [group, end] : fragment_ends_) ledger_.Changed(slabs_.group(group).key);
 }
 
 void Rows::Promote(const Sha256Digest& key) {
@@ -54,9 +59,13 @@ void Rows::Promote(const Sha256Digest& key) {
 
 // Slabs that together hold layers 0..L-1, as few as possible, of stores that serve if these
 // suffice; empty: they do not cover. Each step takes the slab that reaches furthest, which is
-// optimal for intervals.
+// optimal for intervals; of several the one with the lowest write_id, then store.
 std::vector<SlabIndex> Rows::Cover(absl::Span<const SlabIndex> candidates,
                                    uint32_t model_layers) const {
+  const auto rank = [this](SlabIndex index) {
+    const Slab& slab = slabs_.slab(index);
+    return std::tuple(-int{slab.layer_end}, slab.write_id, slab.store);
+  };
   for (const bool serving_only : {true, false}) {
     std::vector<SlabIndex> cover;
     uint32_t covered = 0;
@@ -67,7 +76,7 @@ std::vector<SlabIndex> Rows::Cover(absl::Span<const SlabIndex> candidates,
         if (slab.layer_begin > covered || slab.layer_end <= covered) continue;
         if (slab.layer_end > model_layers) continue;
         if (serving_only && !ledger_.Serves(slab.store)) continue;
-        if (best == kNone || slab.layer_end > slabs_.slab(best).layer_end) best = index;
+        if (best == kNone || rank(index) < rank(best)) best = index;
       }
       if (best == kNone) break;
       cover.push_back(best);

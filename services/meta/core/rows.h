@@ -58,6 +58,8 @@ class Rows {
   // ---- Promotion (promotion.cc) ----
   // If the key has no row and fragments of one tokenisation cover all layers, they become one.
   void Promote(const Sha256Digest& key);
+  // A store has begun or ceased to serve: other fragments may cover now.
+  void ReconsiderFragments();
   // Says L of a namespace. False: it is known to be another.
   bool LearnModelLayers(const slab::KeyNamespace& key_namespace, uint32_t model_layers);
 

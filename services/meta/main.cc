@@ -36,7 +36,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tier-policy", flags.tier_policy,
                  "REASON=TIER[,TIER...]: where saves of this reason go, the first tier with room; "
                  "reasons are cold, continued, finish, evict, shutdown; may be repeated")
-      ->delimiter(' ');
+      ->allow_extra_args(false);
   AddSeconds(app, "--lease-ttl-seconds", flags.lease_ttl_s,
              "A row stays pinned for so long after its reader was heard of");
   AddSeconds(app, "--reservation-ttl-seconds", flags.reservation_ttl_s,

@@ -45,7 +45,7 @@ int Main(int argc, char** argv) {
       ->required()
       ->check(CLI::IsMember({"decode", "prefill"}));
   app.add_option("--model", flags.model, "A .gguf file or a Hugging Face directory")->required();
-  app.add_option("--threads", flags.options.threads, "Compute threads; 0: all processors")
+  app.add_option("--threads", flags.options.engine.threads, "Compute threads; 0: all processors")
       ->capture_default_str();
   app.add_option("--prompt-tokens", flags.options.prompt_tokens, "Tokens of the prompt")
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/base/layer_range.h"
 #include "common/model/config.h"
+#include "common/slab/format.h"
 #include "services/shard/core/layer_state.h"
 
 namespace kvmesh::shard {
@@ -26,8 +27,9 @@ struct StateBytes {
 struct EngineInfo {
   model::ModelConfig config;
   LayerRange layers;
-  std::string quant;        // weight and KV dtype, e.g. "q4_1/kv-f32"
-  std::string numerics_id;  // order and rounding of all arithmetic
+  std::string quant;                         // weight and KV dtype, e.g. "q4_1/kv-f16"
+  slab::DType kv_dtype = slab::DType::kF32;  // of keys and values in canonical form
+  std::string numerics_id;                   // order and rounding of all arithmetic
   bool supports_kv_cache = true;
   uint32_t block_tokens = 0;  // state grows by blocks of this many tokens
   std::vector<StateBytes> state_bytes;
@@ -46,7 +48,7 @@ struct StepItem {
   bool want_logits = false;  // only where the range ends with the last layer
   const std::atomic<bool>* cancel = nullptr;  // looked at between layers; may be null
 
-  // Out.
+  // Out. Buffers are kept: an item that is used again costs no allocation.
   absl::Status status;  // of this item alone
   std::vector<float>
       hidden_out;  // [rows, hidden_size], after the range's last layer, before the final norm
@@ -70,6 +72,9 @@ class Engine {
   // Final norm and output matrix for one hidden row, [hidden_size] -> [vocab_size]: how a tail
   // answers from a stored row. FailedPrecondition: the range does not end with the last layer.
   virtual absl::StatusOr<std::vector<float>> Logits(absl::Span<const float> hidden) = 0;
+
+  // Numbers so far that were beyond the largest of the KV dtype and became that one. Any thread.
+  virtual uint64_t kv_saturated() const { return 0; }
 };
 
 }  // namespace kvmesh::shard

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
-#include "services/shard/engine/torch_engine.h"
+#include "services/shard/engine/make_engine.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -107,8 +107,7 @@ absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
   const model::ModelConfig& config = model.config();
   KVMESH_RETURN_IF_ERROR(CheckOptions(config, options));
   KVMESH_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                          MakeTorchEngine(model, {0, config.layer_count},
-                                          TorchEngineOptions{.threads = options.threads}));
+                          MakeEngine(model, {0, config.layer_count}, options.engine));
   const std::vector<uint32_t> prompt = SomeTokens(options.prompt_tokens, config.vocab_size);
   KVMESH_RETURN_IF_ERROR(WarmUp(*engine, clock, prompt));
 

@@ -9,11 +9,12 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/model/model.h"
+#include "services/shard/engine/decoder_engine.h"
 
 namespace kvmesh::shard {
 
 struct EngineBenchOptions {
-  uint32_t threads = 0;  // as TorchEngineOptions
+  EngineOptions engine;
   uint32_t prompt_tokens = 512;
   uint32_t decode_tokens = 128;
   // Sequence lengths at which one stateless step (everything run again) is timed as well.
@@ -28,8 +29,8 @@ struct EngineBenchResult {
 };
 
 // Prefills `prompt_tokens` in chunks as a mesh does, then decodes greedily, after a short warm-up.
-// InvalidArgument: no prompt, or more tokens than the model's context. Errors of MakeTorchEngine
-// and of Engine::Step.
+// InvalidArgument: no prompt, or more tokens than the model's context. Errors of MakeEngine and of
+// Engine::Step.
 absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
                                                 const EngineBenchOptions& options,
                                                 const Clock& clock);

@@ -70,6 +70,11 @@ void KeyValueState::Put(uint64_t position, const uint8_t* key, const uint8_t* va
                               : PutElements<4>(position, key, value);
 }
 
+void KeyValueState::Copy(uint64_t position, uint8_t* key, uint8_t* value) const {
+  BytesOf(layout_.dtype) == 2 ? CopyElements<2>(position, key, value)
+                              : CopyElements<4>(position, key, value);
+}
+
 absl::StatusOr<std::unique_ptr<LayerState>> KeyValueState::Snapshot(uint64_t tokens) const {
   if (tokens > tokens_) {
     return absl::OutOfRangeError(
@@ -108,10 +113,8 @@ absl::Status KeyValueState::CopyRows(uint64_t begin, uint64_t end, absl::Span<ui
                                                    " bytes, the rows have ", bytes));
   }
   for (uint64_t token = begin; token < end; ++token) {
-    uint8_t* key = keys.data() + (token - begin) * row;
-    uint8_t* value = values.data() + (token - begin) * row;
-    BytesOf(layout_.dtype) == 2 ? CopyElements<2>(token, key, value)
-                                : CopyElements<4>(token, key, value);
+    const size_t at = (token - begin) * row;
+    Copy(token, keys.data() + at, values.data() + at);
   }
   return absl::OkStatus();
 }

@@ -60,6 +60,9 @@ class KeyValueState final : public LayerState {
   // Writes the key and the value of `position`, which has room: canonical rows.
   void Put(uint64_t position, const uint8_t* key, const uint8_t* value);
 
+  // Reads them back: canonical rows.
+  void Copy(uint64_t position, uint8_t* key, uint8_t* value) const;
+
   const uint8_t* const* blocks() const { return block_starts_.data(); }
 
  private:

@@ -1,5 +1,5 @@
 // The arithmetic of a range of layers, behind the engine that keeps order: own kernels
-// (native_backend.h) or libtorch (torch_backend.h).
+// (native_engine.h) or libtorch (torch_engine.h).
 #pragma once
 
 #include <cstddef>

@@ -1,317 +1,321 @@
 #include "services/shard/engine/torch_engine.h"
 
-#include <algorithm>
-#include <exception>
-#include <new>
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/cpu_count.h"
 #include "common/base/status_macros.h"
-#include "services/shard/engine/decoder_layer.h"
-#include "services/shard/engine/rope.h"
-#include "services/shard/engine/torch_gemm.h"
+#include "services/shard/engine/torch_linear.h"
+#include "services/shard/engine/weight_matrix.h"
 
 namespace kvmesh::shard {
 namespace {
 
+using at::Tensor;
 using model::WeightRole;
 
-constexpr uint32_t kThreadsMax = 1024;
-
-KeyValueLayout LayoutOf(const model::ModelConfig& config) {
-  return {.kv_heads = config.kv_head_count, .head_dim = config.head_dim, .dtype = KvDtype::kF32};
-}
-
-// Runs `function`; what it throws becomes a status.
-template <typename Function>
-absl::Status Guarded(const Function& function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory for this step");
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("engine: ", error.what()));
-  }
-}
-
-// A live item of a batch.
-struct Session {
-  StepItem* item;
-  std::vector<float> cos_sin;            // [rows, rope dims]
-  std::unique_ptr<KeyValueState> spare;  // of a stateless item: serves every layer in turn
-
-  KeyValueState& StateOf(uint32_t layer) const {
-    return spare != nullptr ? *spare : static_cast<KeyValueState&>(*(*item->state)[layer]);
-  }
-  bool cancelled() const {
-    return item->cancel != nullptr && item->cancel->load(std::memory_order_relaxed);
-  }
+// The weights of one layer; vectors are on the device, a missing bias is undefined.
+struct Layer {
+  WeightMatrix q, k, v, o, gate, up, down;
+  Tensor attn_norm, ffn_norm, q_bias, k_bias, v_bias;
 };
 
-class TorchEngine final : public Engine {
+at::ScalarType TorchTypeOf(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kF16:
+      return at::kHalf;
+    case KvDtype::kBF16:
+      return at::kBFloat16;
+    case KvDtype::kF32:
+      break;
+  }
+  return at::kFloat;
+}
+
+// Infinite for f32, which nothing is beyond.
+double LargestOf(KvDtype dtype) {
+  if (dtype == KvDtype::kF16) return 65504.0;
+  return dtype == KvDtype::kBF16 ? 0x1.fep127 : INFINITY;
+}
+
+Tensor Floats(const float* data, size_t rows, size_t columns, const at::Device& device) {
+  // A view: libtorch only reads it.
+  return at::from_blob(const_cast<float*>(data),
+                       {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, at::kFloat)
+      .to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+}
+
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
+  return x * at::rsqrt(x.pow(2).mean(-1, /*keepdim=*/true) + eps) * weight;
+}
+
+// x: [rows, heads, head_dim]; cos, sin: [rows, 1, half].
+Tensor Rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  const int64_t half = cos.size(-1);
+  const Tensor first = x.slice(-1, 0, half);
+  const Tensor second = x.slice(-1, half, 2 * half);
+  return at::cat(
+      {first * cos - second * sin, second * cos + first * sin, x.slice(-1, 2 * half, x.size(-1))},
+      -1);
+}
+
+class TorchBackend final : public LayerBackend {
  public:
-  TorchEngine(EngineInfo info, uint32_t threads)
-      : info_(std::move(info)),
-        frequencies_(RopeFrequencies(info_.config.rope)),
-        pool_(threads, UseTorchOnThisThreadOnly),
-        context_(pool_) {}
+  TorchBackend(const model::Model& model, LayerRange layers, const EngineOptions& options,
+               uint32_t threads, const at::Device& device)
+      : config_(model.config()),
+        range_(layers),
+        device_(device),
+        layout_{.kv_heads = config_.kv_head_count,
+                .head_dim = config_.head_dim,
+                .dtype = options.kv_dtype},
+        weight_bytes_(model.WeightBytes(layers)),
+        pool_(threads, UseTorchOnThisThreadOnly) {}
 
   absl::Status Load(const model::Model& model);
 
-  const EngineInfo& info() const override { return info_; }
-  SessionState NewState() const override;
-  void Step(absl::Span<StepItem> batch) override;
-  absl::StatusOr<std::vector<float>> Logits(absl::Span<const float> hidden) override;
+  void Embed(uint32_t token, float* out) const override { embedding_.WidenRow(token, out); }
+  void RunLayer(uint32_t layer, absl::Span<const LayerRow> rows) override;
+  void Logits(const float* hidden, size_t rows, float* out) override;
+  uint64_t weight_bytes() const override { return weight_bytes_; }
+  uint64_t kv_saturated() const override { return kv_saturated_.load(std::memory_order_relaxed); }
 
  private:
-  bool embeds() const { return info_.layers.begin == 0; }
-  bool has_head() const { return info_.layers.end == info_.config.layer_count; }
+  absl::StatusOr<Tensor> LoadVector(const model::Model& model, WeightRole role, uint32_t layer);
+  absl::StatusOr<Layer> LoadLayer(const model::Model& model, uint32_t index);
+  Tensor Project(const Tensor& x, const WeightMatrix& weights, const Tensor& bias);
+  Tensor Attention(const Layer& layer, const Tensor& normed, absl::Span<const LayerRow> rows);
+  Tensor RoundAndCount(const Tensor& x);
+  Tensor AttendSession(const Tensor& query, absl::Span<const LayerRow> rows);
+  Tensor FeedForward(const Layer& layer, const Tensor& normed);
 
-  absl::Status Check(const StepItem& item) const;
-  absl::StatusOr<Session> Begin(StepItem& item) const;
-  void Embed(StepItem& item) const;
-  void RunLayer(uint32_t layer, std::vector<Session>& sessions);
-  void Finish(Session& session);
-
-  EngineInfo info_;
-  std::vector<float> frequencies_;  // [rope dims / 2]
+  const model::ModelConfig config_;
+  const LayerRange range_;
+  const at::Device device_;
+  const KeyValueLayout layout_;
+  const uint64_t weight_bytes_;
+  std::atomic<uint64_t> kv_saturated_{0};
   ComputePool pool_;
-  ComputeContext context_;
-  LayerScratch scratch_;
-  WeightMatrix embedding_;          // first stage
-  std::vector<float> output_norm_;  // last stage
-  WeightMatrix output_;             // last stage
-  std::vector<DecoderLayer> layers_;
+  std::vector<Layer> layers_;
+  WeightMatrix embedding_;
+  WeightMatrix output_;
+  Tensor output_norm_;
 };
 
-absl::Status TorchEngine::Load(const model::Model& model) {
-  if (embeds()) {
+absl::StatusOr<Tensor> TorchBackend::LoadVector(const model::Model& model, WeightRole role,
+                                                uint32_t layer) {
+  KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(role, layer));
+  const model::WeightTypeInfo& info = model::InfoOf(tensor.type);
+  std::vector<float> values(tensor.data.size() / info.block_bytes * info.block_size);
+  model::Dequantize(tensor.type, tensor.data, absl::MakeSpan(values));
+  return Floats(values.data(), 1, values.size(), device_);
+}
+
+absl::StatusOr<Layer> TorchBackend::LoadLayer(const model::Model& model, uint32_t index) {
+  Layer layer;
+  const std::pair<WeightRole, WeightMatrix*> matrices[] = {
+      {WeightRole::kAttnQ, &layer.q},      {WeightRole::kAttnK, &layer.k},
+      {WeightRole::kAttnV, &layer.v},      {WeightRole::kAttnO, &layer.o},
+      {WeightRole::kFfnGate, &layer.gate}, {WeightRole::kFfnUp, &layer.up},
+      {WeightRole::kFfnDown, &layer.down}};
+  for (const auto& [role, matrix] : matrices) {
+    KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(role, index));
+    *matrix = WeightMatrix(tensor, config_.head_dim);
+  }
+  KVMESH_ASSIGN_OR_RETURN(layer.attn_norm, LoadVector(model, WeightRole::kAttnNorm, index));
+  KVMESH_ASSIGN_OR_RETURN(layer.ffn_norm, LoadVector(model, WeightRole::kFfnNorm, index));
+  if (config_.qkv_bias) {
+    KVMESH_ASSIGN_OR_RETURN(layer.q_bias, LoadVector(model, WeightRole::kAttnQBias, index));
+    KVMESH_ASSIGN_OR_RETURN(layer.k_bias, LoadVector(model, WeightRole::kAttnKBias, index));
+    KVMESH_ASSIGN_OR_RETURN(layer.v_bias, LoadVector(model, WeightRole::kAttnVBias, index));
+  }
+  return layer;
+}
+
+absl::Status TorchBackend::Load(const model::Model& model) {
+  const c10::InferenceMode no_autograd;
+  if (range_.begin == 0) {
     KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(WeightRole::kEmbedding));
     embedding_ = WeightMatrix(tensor, 0);
   }
-  if (has_head()) {
-    KVMESH_ASSIGN_OR_RETURN(output_norm_, LoadVector(model, WeightRole::kOutputNorm));
+  if (range_.end == config_.layer_count) {
+    KVMESH_ASSIGN_OR_RETURN(output_norm_, LoadVector(model, WeightRole::kOutputNorm, 0));
     KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(WeightRole::kOutput));
     output_ = WeightMatrix(tensor, 0);
   }
-  for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    KVMESH_ASSIGN_OR_RETURN(DecoderLayer loaded, DecoderLayer::Load(model, layer));
-    layers_.push_back(std::move(loaded));
+  layers_.reserve(range_.size());
+  for (uint32_t index = range_.begin; index < range_.end; ++index) {
+    KVMESH_ASSIGN_OR_RETURN(Layer layer, LoadLayer(model, index));
+    layers_.push_back(std::move(layer));
   }
   return absl::OkStatus();
 }
 
-SessionState TorchEngine::NewState() const {
-  SessionState state(info_.config.layer_count);
-  for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    state[layer] = std::make_unique<KeyValueState>(LayoutOf(info_.config));
-  }
-  return state;
+Tensor TorchBackend::Project(const Tensor& x, const WeightMatrix& weights, const Tensor& bias) {
+  Tensor out = Linear(pool_, x, weights);
+  return bias.defined() ? out + bias : out;
 }
 
-absl::Status TorchEngine::Check(const StepItem& item) const {
-  const size_t rows = item.tokens.size();
-  if (rows == 0) return absl::InvalidArgumentError("a step without rows");
-  if (embeds() ? !item.hidden.empty() : item.hidden.size() != rows * info_.config.hidden_size) {
-    return absl::InvalidArgumentError(absl::StrCat("hidden has ", item.hidden.size(),
-                                                   " numbers, not ",
-                                                   embeds() ? 0 : rows * info_.config.hidden_size));
-  }
-  for (const uint32_t token : item.tokens) {
-    if (token >= info_.config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "token id ", token, " is outside the ", info_.config.vocab_size, " of the vocabulary"));
-    }
-  }
-  if (item.want_logits && !has_head()) {
-    return absl::FailedPreconditionError("logits wanted of a range without the last layer");
-  }
-  if (item.state == nullptr) {
-    return item.past_len == 0 ? absl::OkStatus()
-                              : absl::InvalidArgumentError("past_len without a state");
-  }
-  for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    const auto* state = layer < item.state->size()
-                            ? dynamic_cast<const KeyValueState*>((*item.state)[layer].get())
-                            : nullptr;
-    if (state == nullptr) {
-      return absl::InternalError(absl::StrCat("no key-value state for layer ", layer));
-    }
-    if (state->tokens() != item.past_len) {
-      return absl::InternalError(absl::StrCat("layer ", layer, " holds ", state->tokens(),
-                                              " tokens, past_len is ", item.past_len));
-    }
-  }
-  return absl::OkStatus();
+// To the KV dtype, on the processor.
+Tensor TorchBackend::RoundAndCount(const Tensor& x) {
+  const double largest = LargestOf(layout_.dtype);
+  const int64_t beyond = (x.abs() > largest).sum().item<int64_t>();
+  if (beyond > 0) kv_saturated_.fetch_add(static_cast<uint64_t>(beyond));
+  return x.clamp(-largest, largest).to(at::kCPU, TorchTypeOf(layout_.dtype)).contiguous();
 }
 
-// Everything that one item alone may fail at, memory for its state included, happens here.
-absl::StatusOr<Session> TorchEngine::Begin(StepItem& item) const {
-  KVMESH_RETURN_IF_ERROR(Check(item));
-  const size_t rows = item.tokens.size();
-  item.hidden_out.assign(item.hidden.begin(), item.hidden.end());
-  item.hidden_out.resize(rows * info_.config.hidden_size);
-  if (item.want_logits) item.logits.resize(info_.config.vocab_size);
-
-  Session session{.item = &item};
-  session.cos_sin.resize(rows * 2 * frequencies_.size());
-  for (size_t row = 0; row < rows; ++row) {
-    RopeAngles(frequencies_, item.past_len + row,
-               session.cos_sin.data() + row * 2 * frequencies_.size());
+Tensor TorchBackend::Attention(const Layer& layer, const Tensor& normed,
+                               absl::Span<const LayerRow> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t head_dim = config_.head_dim;
+  const int64_t half = config_.rope.dims / 2;
+  Tensor angles = at::empty({count, 1, 2 * half}, at::kFloat);
+  for (int64_t row = 0; row < count; ++row) {
+    std::memcpy(angles.data_ptr<float>() + row * 2 * half, rows[row].cos_sin,
+                static_cast<size_t>(2 * half) * sizeof(float));
   }
-  if (item.state == nullptr) {
-    session.spare = std::make_unique<KeyValueState>(LayoutOf(info_.config));
-    session.spare->Reserve(rows);
-    return session;
+  angles = angles.to(device_);
+  const Tensor cos = angles.slice(-1, 0, half);
+  const Tensor sin = angles.slice(-1, half, 2 * half);
+  const Tensor query =
+      Rotate(Project(normed, layer.q, layer.q_bias).view({count, -1, head_dim}), cos, sin);
+  const Tensor key = RoundAndCount(
+      Rotate(Project(normed, layer.k, layer.k_bias).view({count, -1, head_dim}), cos, sin));
+  const Tensor value = RoundAndCount(Project(normed, layer.v, layer.v_bias));
+  const size_t row_bytes = layout_.row_bytes();
+  for (size_t row = 0; row < rows.size(); ++row) {
+    rows[row].state->Put(rows[row].position,
+                         static_cast<const uint8_t*>(key.data_ptr()) + row * row_bytes,
+                         static_cast<const uint8_t*>(value.data_ptr()) + row * row_bytes);
   }
-  for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    session.StateOf(layer).Reserve(item.past_len + rows);
+  std::vector<Tensor> attended;
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    while (end < rows.size() && rows[end].state == rows[begin].state) ++end;
+    attended.push_back(
+        AttendSession(query.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end)),
+                      rows.subspan(begin, end - begin)));
   }
-  return session;
+  return Linear(pool_, at::cat(attended, 0), layer.o);
 }
 
-void TorchEngine::Embed(StepItem& item) const {
-  for (size_t row = 0; row < item.tokens.size(); ++row) {
-    embedding_.WidenRow(item.tokens[row], item.hidden_out.data() + row * info_.config.hidden_size);
+// Rows of one session against everything that it holds: [rows, heads * head_dim].
+Tensor TorchBackend::AttendSession(const Tensor& query, absl::Span<const LayerRow> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const auto tokens = static_cast<int64_t>(rows.back().position + 1);
+  const int64_t kv_heads = config_.kv_head_count;
+  const int64_t head_dim = config_.head_dim;
+  const int64_t group = config_.head_count / config_.kv_head_count;
+  const auto stored = at::TensorOptions(TorchTypeOf(layout_.dtype));
+  Tensor keys = at::empty({tokens, kv_heads, head_dim}, stored);
+  Tensor values = at::empty({tokens, kv_heads, head_dim}, stored);
+  for (int64_t token = 0; token < tokens; ++token) {
+    const size_t at = static_cast<size_t>(token) * layout_.row_bytes();
+    rows[0].state->Copy(static_cast<uint64_t>(token), static_cast<uint8_t*>(keys.data_ptr()) + at,
+                        static_cast<uint8_t*>(values.data_ptr()) + at);
   }
+  keys = keys.to(device_, at::kFloat);
+  values = values.to(device_, at::kFloat);
+  const Tensor positions = at::arange(tokens, at::TensorOptions(device_).dtype(at::kLong));
+  const Tensor own = positions.slice(0, tokens - count, tokens);  // rows are consecutive
+  const Tensor hidden = (positions.unsqueeze(0) > own.unsqueeze(1)).repeat_interleave(group, 0);
+  std::vector<Tensor> heads;
+  for (int64_t head = 0; head < kv_heads; ++head) {
+    const Tensor queries =
+        query.slice(1, head * group, (head + 1) * group).reshape({count * group, head_dim});
+    const Tensor scores = MultiplyTransposed(queries, keys.select(1, head)) /
+                          std::sqrt(static_cast<double>(head_dim));
+    const Tensor weights = at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
+    heads.push_back(
+        MultiplyTransposed(weights, values.select(1, head).t()).view({count, group * head_dim}));
+  }
+  return at::cat(heads, -1);
 }
 
-void TorchEngine::RunLayer(uint32_t layer, std::vector<Session>& sessions) {
-  std::vector<LayerRow> rows;
-  for (const Session& session : sessions) {
-    for (size_t row = 0; row < session.item->tokens.size(); ++row) {
-      rows.push_back({.hidden = session.item->hidden_out.data() + row * info_.config.hidden_size,
-                      .cos_sin = session.cos_sin.data() + row * 2 * frequencies_.size(),
-                      .position = session.item->past_len + row,
-                      .state = &session.StateOf(layer)});
-    }
-  }
-  layers_[layer - info_.layers.begin].Run(context_, scratch_, rows);
+Tensor TorchBackend::FeedForward(const Layer& layer, const Tensor& normed) {
+  const Tensor gate = at::silu(Linear(pool_, normed, layer.gate));
+  return Linear(pool_, gate * Linear(pool_, normed, layer.up), layer.down);
 }
 
-void TorchEngine::Finish(Session& session) {
-  StepItem& item = *session.item;
-  if (item.want_logits) {
-    auto logits = Logits(absl::MakeConstSpan(item.hidden_out)
-                             .subspan((item.tokens.size() - 1) * info_.config.hidden_size));
-    item.status = logits.status();
-    if (!logits.ok()) return;
-    item.logits = *std::move(logits);
-  }
-  if (item.state == nullptr) return;
-  for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    session.StateOf(layer).set_tokens(item.past_len + item.tokens.size());
-  }
-}
-
-void TorchEngine::Step(absl::Span<StepItem> batch) {
+void TorchBackend::RunLayer(uint32_t layer_index, absl::Span<const LayerRow> rows) {
   UseTorchOnThisThreadOnly();
-  std::vector<Session> sessions;
-  for (StepItem& item : batch) {
-    item.status = Guarded([&]() -> absl::Status {
-      KVMESH_ASSIGN_OR_RETURN(Session session, Begin(item));
-      if (embeds()) Embed(item);
-      sessions.push_back(std::move(session));
-      return absl::OkStatus();
-    });
+  const c10::InferenceMode no_autograd;
+  const Layer& layer = layers_[layer_index - range_.begin];
+  const size_t hidden_size = config_.hidden_size;
+  Tensor gathered =
+      at::empty({static_cast<int64_t>(rows.size()), static_cast<int64_t>(hidden_size)}, at::kFloat);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    std::memcpy(gathered.data_ptr<float>() + row * hidden_size, rows[row].hidden,
+                hidden_size * sizeof(float));
   }
-  const absl::Status run = Guarded([&]() -> absl::Status {
-    for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-      std::erase_if(sessions, [](const Session& session) {
-        if (!session.cancelled()) return false;
-        session.item->status = absl::CancelledError("cancelled between layers");
-        return true;
-      });
-      if (sessions.empty()) break;
-      RunLayer(layer, sessions);
-    }
-    return absl::OkStatus();
-  });
-  for (Session& session : sessions) {
-    if (!run.ok()) {
-      session.item->status = run;
-      continue;
-    }
-    Finish(session);
+  Tensor hidden = gathered.to(device_);
+  hidden = hidden + Attention(layer, RmsNorm(hidden, layer.attn_norm, config_.rms_norm_eps), rows);
+  hidden = hidden + FeedForward(layer, RmsNorm(hidden, layer.ffn_norm, config_.rms_norm_eps));
+  const Tensor result = hidden.to(at::kCPU).contiguous();
+  for (size_t row = 0; row < rows.size(); ++row) {
+    std::memcpy(rows[row].hidden, result.data_ptr<float>() + row * hidden_size,
+                hidden_size * sizeof(float));
   }
 }
 
-absl::StatusOr<std::vector<float>> TorchEngine::Logits(absl::Span<const float> hidden) {
-  if (!has_head()) {
-    return absl::FailedPreconditionError("logits wanted of a range without the last layer");
-  }
-  if (hidden.size() != info_.config.hidden_size) {
+void TorchBackend::Logits(const float* hidden, size_t rows, float* out) {
+  UseTorchOnThisThreadOnly();
+  const c10::InferenceMode no_autograd;
+  const Tensor x = Floats(hidden, rows, config_.hidden_size, device_);
+  const Tensor logits =
+      Linear(pool_, RmsNorm(x, output_norm_, config_.rms_norm_eps), output_).to(at::kCPU);
+  std::memcpy(out, logits.contiguous().data_ptr<float>(),
+              rows * config_.vocab_size * sizeof(float));
+}
+
+absl::StatusOr<at::Device> DeviceNamed(const std::string& name) {
+  try {
+    const at::Device device(name);
+    try {
+      at::zeros({1}, at::TensorOptions(device));
+      return device;
+    } catch (const std::exception& error) {
+      const std::string reason = error.what();
+      return absl::FailedPreconditionError(
+          absl::StrCat("libtorch cannot use the device \"", name,
+                       "\" here: ", reason.substr(0, reason.find('\n'))));
+    }
+  } catch (const std::exception&) {
     return absl::InvalidArgumentError(
-        absl::StrCat("hidden has ", hidden.size(), " numbers, not ", info_.config.hidden_size));
+        absl::StrCat("\"", name, "\" is not a device of libtorch, such as cpu or cuda:0"));
   }
-  std::vector<float> logits;
-  KVMESH_RETURN_IF_ERROR(Guarded([&] {
-    std::vector<float> normed(hidden.size());
-    logits.resize(info_.config.vocab_size);
-    context_.kernels.rms_norm(hidden.data(), output_norm_.data(), hidden.size(),
-                              static_cast<float>(info_.config.rms_norm_eps), normed.data());
-    const Product products[] = {{&output_, logits.data()}};
-    Multiply(context_, normed.data(), 1, products);
-    return absl::OkStatus();
-  }));
-  return logits;
-}
-
-EngineInfo DescribeEngine(const model::Model& model, LayerRange layers,
-                          const TorchEngineOptions& options) {
-  const model::ModelConfig& config = model.config();
-  StateBytes state_bytes;
-  state_bytes.layers = layers.size();
-  state_bytes.bytes_per_token =
-      LayoutOf(config).block_bytes() / KeyValueState::kBlockTokens * layers.size();
-  EngineInfo info;
-  info.config = config;
-  info.layers = layers;
-  info.quant = absl::StrCat(model.weight_types(), "/kv-f32");
-  info.numerics_id = "torch-f32";
-  info.supports_kv_cache = !options.disable_kv_cache;
-  info.block_tokens = KeyValueState::kBlockTokens;
-  info.state_bytes = {state_bytes};
-  info.weight_bytes = model.WeightBytes(layers);
-  info.weight_bytes_held = info.weight_bytes;  // mapped once, never copied
-  return info;
-}
-
-absl::Status CheckRange(const model::ModelConfig& config, LayerRange layers) {
-  if (layers.begin >= layers.end || layers.end > config.layer_count) {
-    return absl::InvalidArgumentError(absl::StrCat("layers ", layers.begin, ":", layers.end,
-                                                   " of a model of ", config.layer_count));
-  }
-  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
-    if (config.layer_kinds[layer] != model::LayerKind::kKeyValue) {
-      return absl::UnimplementedError(
-          absl::StrCat("layer ", layer, " is not one of standard attention"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeTorchEngine(const model::Model& model,
                                                         LayerRange layers,
-                                                        const TorchEngineOptions& options) {
-  KVMESH_RETURN_IF_ERROR(CheckRange(model.config(), layers));
-  const uint32_t threads = options.threads != 0 ? options.threads : UsableCpuCount();
-  if (threads > kThreadsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(threads, " compute threads, the limit is ", kThreadsMax));
+                                                        const EngineOptions& options) {
+  KVMESH_RETURN_IF_ERROR(CheckEngineRequest(model.config(), layers, options));
+  if (!options.weights_cache.empty()) {
+    return absl::UnimplementedError(
+        "numerics torch keeps no packed weights: no cache of them can be used");
   }
-  std::unique_ptr<Engine> made;
+  KVMESH_ASSIGN_OR_RETURN(const at::Device device, DeviceNamed(options.device));
+  const uint32_t threads = options.threads != 0 ? options.threads : UsableCpuCount();
+  std::unique_ptr<Engine> engine;
   KVMESH_RETURN_IF_ERROR(Guarded([&]() -> absl::Status {
-    auto engine = std::make_unique<TorchEngine>(DescribeEngine(model, layers, options), threads);
-    KVMESH_RETURN_IF_ERROR(engine->Load(model));
-    made = std::move(engine);
+    UseTorchOnThisThreadOnly();
+    auto backend = std::make_unique<TorchBackend>(model, layers, options, threads, device);
+    KVMESH_RETURN_IF_ERROR(backend->Load(model));
+    engine =
+        std::make_unique<DecoderEngine>(model, layers, options, kTorchNumerics, std::move(backend));
     return absl::OkStatus();
   }));
-  return made;
+  return engine;
 }
 
 }  // namespace kvmesh::shard

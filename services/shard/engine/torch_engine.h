@@ -1,30 +1,27 @@
-// The engine of this build: weights as stored, read where the model maps them; products of many
-// rows by libtorch (oneDNN), of few rows by the project's own dot products; keys and values in f32.
-// Llama and Qwen2 families.
+// Layers by libtorch alone, operation by operation: the oracle that the project's own kernels are
+// held against, and the way to other devices. Weights stay as the model maps them and are widened
+// tile by tile. Formulas and names as in transformers' LlamaDecoderLayer and Qwen2DecoderLayer.
+// Its numerics id is "torch": rows of unlike batches differ in their last bits, so that ids are
+// equal up to near ties only.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "common/base/layer_range.h"
 #include "common/model/model.h"
 #include "services/shard/core/engine.h"
+#include "services/shard/engine/decoder_engine.h"
 
 namespace kvmesh::shard {
 
-struct TorchEngineOptions {
-  uint32_t threads =
-      0;  // compute threads, the caller of Step included; 0: as many as there are usable processors
-  bool disable_kv_cache = false;  // info().supports_kv_cache is then false
-};
+inline constexpr char kTorchNumerics[] = "torch";
 
-// `model` must outlive the engine, which reads its mapped tensors.
-// InvalidArgument: `layers` is empty or reaches beyond the model; too many threads. Unimplemented:
-// a layer of a kind other than kKeyValue, by its number. ResourceExhausted: no memory. Errors of
-// Model::Find.
+// `model` must outlive the engine, which reads its mapped tensors. Of the options, numerics is not
+// looked at. Errors of CheckEngineRequest and Model::Find; InvalidArgument: no name of a device;
+// FailedPrecondition: libtorch lacks the device; Unimplemented: a weights cache.
 absl::StatusOr<std::unique_ptr<Engine>> MakeTorchEngine(const model::Model& model,
                                                         LayerRange layers,
-                                                        const TorchEngineOptions& options);
+                                                        const EngineOptions& options);
 
 }  // namespace kvmesh::shard

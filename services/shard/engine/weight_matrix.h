@@ -1,28 +1,12 @@
-// Weights as the model file stores them, and their products with rows. A weight is widened to f32
-// as it is used, a row or a tile of rows at a time into per-thread scratch, and never kept widened.
+// Weights as the model file stores them, widened to f32 a row at a time as they are used.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
-#include "absl/types/span.h"
 #include "common/model/weights.h"
-#include "services/shard/engine/compute_pool.h"
-#include "services/shard/engine/kernels.h"
 
 namespace kvmesh::shard {
-
-// What products need beside the numbers: threads, and for each of them room to widen weights. Not
-// thread-safe.
-struct ComputeContext {
-  ComputePool& pool;
-  const Kernels& kernels;
-  std::vector<std::vector<float>> widened;  // [threads], each grows to the largest tile used
-
-  explicit ComputeContext(ComputePool& compute_pool)
-      : pool(compute_pool), kernels(CpuKernels()), widened(compute_pool.threads()) {}
-};
 
 // [rows, columns] = [out_features, in_features], read where the model has it mapped. Immutable;
 // thread-safe.
@@ -50,16 +34,5 @@ class WeightMatrix {
       0;  // head_dim where the file interleaves the halves of a head's rows; else 0
   const uint8_t* data_ = nullptr;
 };
-
-struct Product {
-  const WeightMatrix* matrix;
-  float* out;  // [x rows, matrix->rows()]
-};
-
-// out = x W^T for several matrices that share x: [rows, columns]. May throw std::exception.
-// Few rows: one dot product per number; many: tiles of widened weights through oneDNN. Each number
-// depends on its row of x, on its weights and on which of the two it is, but not on threads.
-void Multiply(ComputeContext& context, const float* x, size_t rows,
-              absl::Span<const Product> products);
 
 }  // namespace kvmesh::shard

@@ -8,7 +8,7 @@
 
 #include "benchmark/benchmark.h"
 #include "common/model/model.h"
-#include "services/shard/engine/torch_engine.h"
+#include "services/shard/engine/make_engine.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -31,8 +31,8 @@ const model::Model& BenchModel() {
 
 std::unique_ptr<Engine> BenchEngine(benchmark::State& state) {
   const uint32_t layers = BenchModel().config().layer_count;
-  auto engine = MakeTorchEngine(BenchModel(), {0, layers},
-                                {.threads = static_cast<uint32_t>(state.range(0))});
+  auto engine =
+      MakeEngine(BenchModel(), {0, layers}, {.threads = static_cast<uint32_t>(state.range(0))});
   if (!engine.ok()) {
     state.SkipWithError(engine.status().ToString().c_str());
     return nullptr;

@@ -153,10 +153,10 @@ double Session::ErrorOverBound(const float* got, size_t position, size_t head) c
 class BlockAttentionTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override {
-    if (!RunsHere(GetParam())) GTEST_SKIP() << "not on this processor";
+    if (!MissingFeatures(GetParam()).empty()) GTEST_SKIP() << "not on this processor";
   }
   BlockAttention Make(const KeyValueLayout& layout, size_t heads) {
-    return {pool_, KernelsOf(GetParam()), layout, heads};
+    return {pool_, StepKernelsOf(GetParam()), layout, heads};
   }
   ComputePool pool_{2, [] {}};
 };
@@ -198,7 +198,7 @@ TEST_P(BlockAttentionTest, ThreadsDoNotChangeABit) {
   const auto want = session.Attend(attention, 0, 700);
   for (const uint32_t threads : {1u, 3u}) {
     ComputePool pool(threads, [] {});
-    BlockAttention other(pool, KernelsOf(GetParam()), layout, 6);
+    BlockAttention other(pool, StepKernelsOf(GetParam()), layout, 6);
     EXPECT_TRUE(SameBits(session.Attend(other, 0, 700), want)) << threads << " threads";
     EXPECT_TRUE(SameBits(session.AttendInPieces(other, 0, 700, 1), want)) << threads << " threads";
   }
@@ -264,11 +264,11 @@ TEST(BlockAttention, EverySetGivesTheSameBits) {
     Session session(layout, 10, 520);
     std::vector<float> want;
     for (const InstructionSet set : kInstructionSets) {
-      if (!RunsHere(set)) continue;
-      BlockAttention attention(pool, KernelsOf(set), layout, 10);
+      if (!MissingFeatures(set).empty()) continue;
+      BlockAttention attention(pool, StepKernelsOf(set), layout, 10);
       const auto got = session.Attend(attention, 0, 520);
       if (want.empty()) want = got;
-      EXPECT_TRUE(SameBits(got, want)) << static_cast<int>(set) << ", " << NameOf(dtype);
+      EXPECT_TRUE(SameBits(got, want)) << NameOf(set) << ", " << NameOf(dtype);
     }
   }
 }

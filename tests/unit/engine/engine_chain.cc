@@ -4,19 +4,19 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "services/shard/engine/torch_engine.h"
+#include "tests/unit/engine/test_engines.h"
 
 namespace kvmesh::shard {
 
 absl::StatusOr<EngineChain> EngineChain::Make(const model::Model& model,
-                                              const std::vector<uint32_t>& cuts) {
+                                              const std::vector<uint32_t>& cuts,
+                                              const EngineOptions& options) {
   EngineChain chain;
   std::vector<uint32_t> ends = cuts;
   ends.push_back(model.config().layer_count);
   uint32_t begin = 0;
   for (const uint32_t end : ends) {
-    KVMESH_ASSIGN_OR_RETURN(auto engine,
-                            MakeTorchEngine(model, {begin, end}, TorchEngineOptions{}));
+    KVMESH_ASSIGN_OR_RETURN(auto engine, MakeTestEngine(model, {begin, end}, options));
     chain.engines_.push_back(std::move(engine));
     begin = end;
   }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model.h"
 #include "services/shard/core/engine.h"
+#include "services/shard/engine/decoder_engine.h"
 
 namespace kvmesh::shard {
 
@@ -20,7 +21,8 @@ class EngineChain {
  public:
   // `cuts`: where one engine ends and the next begins, ascending; none: one engine for all layers.
   static absl::StatusOr<EngineChain> Make(const model::Model& model,
-                                          const std::vector<uint32_t>& cuts);
+                                          const std::vector<uint32_t>& cuts,
+                                          const EngineOptions& options);
 
   // Runs `tokens` behind what the session holds; with no session: stateless.
   void NewSession();

@@ -15,6 +15,7 @@
 #include "tests/testing/test_data.h"
 #include "tests/unit/engine/engine_chain.h"
 #include "tests/unit/engine/reference_data.h"
+#include "tests/unit/engine/test_engines.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -81,9 +82,9 @@ void CheckPromptLogits(EngineChain& chain, const ReferenceTensors& reference, do
   }
 }
 
-void CheckHiddenOfEveryLayer(const model::Model& model, const ReferenceTensors& reference,
-                             const json& expected) {
-  auto chain = EngineChain::Make(model, EveryCut(model.config().layer_count));
+void CheckHiddenOfEveryLayer(const model::Model& model, const EngineOptions& options,
+                             const ReferenceTensors& reference, const json& expected) {
+  auto chain = EngineChain::Make(model, EveryCut(model.config().layer_count), options);
   ASSERT_TRUE(chain.ok()) << chain.status();
   const auto fed = chain->Feed(reference.Ids("p2.ids"));
   ASSERT_TRUE(fed.ok()) << fed.status();
@@ -129,6 +130,15 @@ void CheckTeacher(EngineChain& chain, const ReferenceTensors& reference, double 
   EXPECT_LE(MaxAbsDiff(whole->logits, Row(want, rows - 1, vocab)), tolerance) << "stateless";
 }
 
+// The reference's own precision: K and V are not rounded. One for each numerics id.
+std::vector<EngineOptions> ExactEngines() {
+  std::vector<EngineOptions> engines;
+  for (const std::string& numerics : TestNumerics()) {
+    engines.push_back({.numerics = numerics, .kv_dtype = KvDtype::kF32});
+  }
+  return engines;
+}
+
 void CheckModelFolder(const std::filesystem::path& folder) {
   const json expected = ReadJson(folder / "expected.json");
   if (!ArchitectureIsSupported(expected["architecture"])) {
@@ -139,15 +149,18 @@ void CheckModelFolder(const std::filesystem::path& folder) {
   if (model == nullptr) return;
   const ReferenceTensors reference(folder / "expected.safetensors");
   const double tolerance = expected["recommended_tolerance"]["logits_max_abs"];
-  CheckHiddenOfEveryLayer(*model, reference, expected);
-  for (const std::vector<uint32_t>& cuts : AllSplits(model->config().layer_count)) {
-    SCOPED_TRACE(cuts.empty() ? "whole" : absl::StrCat("cut at ", cuts[0]));
-    auto chain = EngineChain::Make(*model, cuts);
-    ASSERT_TRUE(chain.ok()) << chain.status();
-    CheckPromptLogits(*chain, reference, tolerance);
-    CheckPieces(*chain, reference, tolerance);
-    CheckTeacher(*chain, reference, tolerance);
-    CheckGreedyIds(*chain, expected["prompts"]);
+  for (const EngineOptions& options : ExactEngines()) {
+    SCOPED_TRACE(options.numerics);
+    CheckHiddenOfEveryLayer(*model, options, reference, expected);
+    for (const std::vector<uint32_t>& cuts : AllSplits(model->config().layer_count)) {
+      SCOPED_TRACE(cuts.empty() ? "whole" : absl::StrCat("cut at ", cuts[0]));
+      auto chain = EngineChain::Make(*model, cuts, options);
+      ASSERT_TRUE(chain.ok()) << chain.status();
+      CheckPromptLogits(*chain, reference, tolerance);
+      CheckPieces(*chain, reference, tolerance);
+      CheckTeacher(*chain, reference, tolerance);
+      CheckGreedyIds(*chain, expected["prompts"]);
+    }
   }
 }
 
@@ -175,13 +188,16 @@ void CheckGgufModel(const std::filesystem::path& path, const json& expected) {
   std::filesystem::path tensors = path;
   const ReferenceTensors reference(tensors.replace_extension("expected.safetensors"));
   const double tolerance = expected["recommended_tolerance"]["logits_max_abs"];
-  for (const std::vector<uint32_t>& cuts : AllSplits(model->config().layer_count)) {
-    SCOPED_TRACE(cuts.empty() ? "whole" : absl::StrCat("cut at ", cuts[0]));
-    auto chain = EngineChain::Make(*model, cuts);
-    ASSERT_TRUE(chain.ok()) << chain.status();
-    CheckPromptLogits(*chain, reference, tolerance);
-    CheckPieces(*chain, reference, tolerance);
-    CheckGreedyIds(*chain, expected["prompts"]);
+  for (const EngineOptions& options : ExactEngines()) {
+    SCOPED_TRACE(options.numerics);
+    for (const std::vector<uint32_t>& cuts : AllSplits(model->config().layer_count)) {
+      SCOPED_TRACE(cuts.empty() ? "whole" : absl::StrCat("cut at ", cuts[0]));
+      auto chain = EngineChain::Make(*model, cuts, options);
+      ASSERT_TRUE(chain.ok()) << chain.status();
+      CheckPromptLogits(*chain, reference, tolerance);
+      CheckPieces(*chain, reference, tolerance);
+      CheckGreedyIds(*chain, expected["prompts"]);
+    }
   }
 }
 
@@ -213,12 +229,14 @@ TEST(EngineGolden, ModelsThatLoadInSpiteOfOddities) {
     SCOPED_TRACE(name);
     const std::unique_ptr<model::Model> model = OpenModel(root / name);
     if (model == nullptr) continue;
-    auto chain = EngineChain::Make(*model, {});
-    ASSERT_TRUE(chain.ok()) << chain.status();
-    const auto want_ids = want["greedy_ids"].get<std::vector<uint32_t>>();
-    const auto ids = GreedyIds(*chain, want["ids"], want_ids.size());
-    ASSERT_TRUE(ids.ok()) << ids.status();
-    EXPECT_EQ(*ids, want_ids);
+    for (const EngineOptions& options : ExactEngines()) {
+      auto chain = EngineChain::Make(*model, {}, options);
+      ASSERT_TRUE(chain.ok()) << chain.status();
+      const auto want_ids = want["greedy_ids"].get<std::vector<uint32_t>>();
+      const auto ids = GreedyIds(*chain, want["ids"], want_ids.size());
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      EXPECT_EQ(*ids, want_ids) << options.numerics;
+    }
     ++cases;
   }
   std::printf("%zu cases ran\n", cases);

@@ -28,13 +28,4 @@ inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-inline bool RunsHere(InstructionSet set) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         (set == InstructionSet::kAvx2 || __builtin_cpu_supports("avx512dq"));
-}
-
-inline const StepKernels& KernelsOf(InstructionSet set) {
-  return set == InstructionSet::kAvx2 ? kStepKernelsAvx2 : kStepKernelsAvx512;
-}
-
 }  // namespace kvmesh::shard

@@ -118,7 +118,7 @@ size_t CheckModel(const json& expected) {
     SCOPED_TRACE(::testing::Message() << stages << " engines");
     std::vector<uint32_t> cuts;
     for (uint32_t stage = 1; stage < stages; ++stage) cuts.push_back(layers * stage / stages);
-    auto chain = EngineChain::Make(**model, cuts);
+    auto chain = EngineChain::Make(**model, cuts, {.kv_dtype = KvDtype::kF32});
     if (!chain.ok()) {
       ADD_FAILURE() << chain.status();
       return 0;

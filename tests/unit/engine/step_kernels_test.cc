@@ -21,9 +21,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class StepKernelsTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override {
-    if (!RunsHere(GetParam())) GTEST_SKIP() << "not on this processor";
+    if (!MissingFeatures(GetParam()).empty()) GTEST_SKIP() << "not on this processor";
   }
-  const StepKernels& kernels_ = KernelsOf(GetParam());
+  const StepKernels& kernels_ = StepKernelsOf(GetParam());
 };
 
 std::vector<float> RmsNorm(const StepKernels& kernels, const std::vector<float>& x,
@@ -197,10 +197,10 @@ TEST_P(StepKernelsTest, NanComesOutOfEveryKernelWhereItWentIn) {
 INSTANTIATE_TEST_SUITE_P(Sets, StepKernelsTest, ::testing::ValuesIn(kInstructionSets));
 
 TEST(StepKernels, EverySetGivesTheSameBits) {
-  const StepKernels& first = KernelsOf(kInstructionSets[0]);
+  const StepKernels& first = StepKernelsOf(kInstructionSets[0]);
   for (const InstructionSet set : kInstructionSets) {
-    if (!RunsHere(set)) continue;
-    const StepKernels& kernels = KernelsOf(set);
+    if (!MissingFeatures(set).empty()) continue;
+    const StepKernels& kernels = StepKernelsOf(set);
     for (const size_t n : kSizes) {
       const std::vector<float> x = RandomFloats(n, 20, 30.0f);
       const std::vector<float> y = RandomFloats(n, 21);

@@ -1,6 +1,8 @@
-// Products against plain sums, through both of their ways, over many shapes and weight types: also
+// libtorch's products against plain sums, over many shapes and weight types: also
 // the check of what the installed oneDNN computes on this processor.
 #include "services/shard/engine/weight_matrix.h"
+
+#include <ATen/ATen.h>
 
 #include <cmath>
 #include <cstring>
@@ -9,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "services/shard/engine/torch_gemm.h"
+#include "services/shard/engine/torch_linear.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -43,9 +45,12 @@ double DotInDouble(const float* a, const float* b, size_t n) {
   return sum;
 }
 
-TEST(WeightMatrix, ProductsOfEveryShapeAreRight) {
+at::Tensor Rows(const std::vector<float>& values, size_t rows) {
+  return at::tensor(values).view({static_cast<int64_t>(rows), -1});
+}
+
+TEST(TorchLinear, ProductsOfEveryShapeAreRight) {
   ComputePool pool(2, UseTorchOnThisThreadOnly);
-  ComputeContext context(pool);
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     const size_t rows = 1 + random() % (round % 4 == 0 ? 300 : 40);
@@ -53,50 +58,29 @@ TEST(WeightMatrix, ProductsOfEveryShapeAreRight) {
     const size_t outputs = 1 + random() % 200;
     const F32Matrix weights(outputs, columns, random());
     const std::vector<float> x = RandomVector(rows * columns, random());
-    std::vector<float> out(rows * outputs, NAN);
-    const WeightMatrix matrix(weights.tensor, 0);
-    Multiply(context, x.data(), rows, {{&matrix, out.data()}});
+    const at::Tensor out = Linear(pool, Rows(x, rows), WeightMatrix(weights.tensor, 0));
     for (size_t row = 0; row < rows; ++row) {
       for (size_t j = 0; j < outputs; ++j) {
         const double want = DotInDouble(&x[row * columns], &weights.values[j * columns], columns);
-        ASSERT_NEAR(out[row * outputs + j], want, 1e-6 * static_cast<double>(columns))
+        ASSERT_NEAR(out.data_ptr<float>()[row * outputs + j], want,
+                    1e-6 * static_cast<double>(columns))
             << rows << " rows, " << columns << " columns, " << outputs << " outputs";
       }
     }
   }
 }
 
-TEST(WeightMatrix, SeveralProductsShareTheirInput) {
-  ComputePool pool(2, UseTorchOnThisThreadOnly);
-  ComputeContext context(pool);
-  const F32Matrix first(70, 48, 1);
-  const F32Matrix second(33, 48, 2);
-  const WeightMatrix a(first.tensor, 0);
-  const WeightMatrix b(second.tensor, 0);
-  for (const size_t rows : {1u, 16u, 17u, 64u}) {
-    const std::vector<float> x = RandomVector(rows * 48, 3);
-    std::vector<float> out_a(rows * 70);
-    std::vector<float> out_b(rows * 33);
-    Multiply(context, x.data(), rows, {{&a, out_a.data()}, {&b, out_b.data()}});
-    EXPECT_NEAR(out_a.back(), DotInDouble(&x[(rows - 1) * 48], &first.values[69 * 48], 48), 1e-5);
-    EXPECT_NEAR(out_b.back(), DotInDouble(&x[(rows - 1) * 48], &second.values[32 * 48], 48), 1e-5);
-  }
-}
-
-TEST(WeightMatrix, ThreadsDoNotChangeABit) {
+TEST(TorchLinear, ThreadsDoNotChangeABit) {
   const F32Matrix weights(300, 96, 4);
   const WeightMatrix matrix(weights.tensor, 0);
   for (const size_t rows : {3u, 100u}) {
-    const std::vector<float> x = RandomVector(rows * 96, 5);
-    std::vector<std::vector<float>> outs;
-    for (const uint32_t threads : {1u, 2u, 5u}) {
+    const at::Tensor x = Rows(RandomVector(rows * 96, 5), rows);
+    ComputePool one(1, UseTorchOnThisThreadOnly);
+    const at::Tensor want = Linear(one, x, matrix);
+    for (const uint32_t threads : {2u, 5u}) {
       ComputePool pool(threads, UseTorchOnThisThreadOnly);
-      ComputeContext context(pool);
-      outs.emplace_back(rows * 300);
-      Multiply(context, x.data(), rows, {{&matrix, outs.back().data()}});
+      EXPECT_TRUE(at::equal(Linear(pool, x, matrix), want)) << threads << " threads";
     }
-    EXPECT_EQ(outs[0], outs[1]);
-    EXPECT_EQ(outs[0], outs[2]);
   }
 }
 

@@ -77,7 +77,9 @@ struct StepKernels {
   void (*finish)(const AttentionFold& fold, size_t head_dim, float* out);
 };
 
-// One for each instruction set; to be called where the processor has it (isa.h).
+// The kernels for a set that the processor has (instruction_set.h).
+enum class InstructionSet;
+const StepKernels& StepKernelsOf(InstructionSet set);
 extern const StepKernels kStepKernelsAvx2;
 extern const StepKernels kStepKernelsAvx512;
 

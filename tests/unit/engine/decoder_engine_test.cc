@@ -1,22 +1,23 @@
-// How the engine behaves as an Engine: batches, failures of single items, cancellation, states,
-// sizes. What it computes is in engine_golden_test.cc.
-#include "services/shard/engine/torch_engine.h"
+// How every engine behaves as an Engine: batches, failures of single items, cancellation, states,
+// sizes. What it computes is in engine_golden_test.cc, to the bit in bit_equality_test.cc.
+#include "services/shard/engine/decoder_engine.h"
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/shard/engine/engine_bench.h"
 #include "tests/testing/test_data.h"
+#include "tests/unit/engine/test_engines.h"
 
 namespace kvmesh::shard {
 namespace {
 
 using ::testing::HasSubstr;
 
-class TorchEngineTest : public ::testing::Test {
+class DecoderEngineTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     auto model = model::Model::Open(testing::TestDataRoot() / "models" / "llama-tied");
@@ -26,8 +27,9 @@ class TorchEngineTest : public ::testing::Test {
     engine_ = Make({0, layers_});
   }
 
-  std::unique_ptr<Engine> Make(LayerRange range, const TorchEngineOptions& options = {}) {
-    auto engine = MakeTorchEngine(*model_, range, options);
+  std::unique_ptr<Engine> Make(LayerRange range, EngineOptions options = {}) {
+    options.numerics = GetParam();
+    auto engine = MakeTestEngine(*model_, range, options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
   }
@@ -50,7 +52,7 @@ class TorchEngineTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(TorchEngineTest, DecodingSessionsInOneBatchGivesTheBitsOfEachAlone) {
+TEST_P(DecoderEngineTest, DecodingSessionsInOneBatchGivesTheBitsOfEachAlone) {
   std::vector<SessionState> together, alone;
   std::vector<uint64_t> lengths = {5, 70, 1};
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -75,7 +77,7 @@ TEST_F(TorchEngineTest, DecodingSessionsInOneBatchGivesTheBitsOfEachAlone) {
   }
 }
 
-TEST_F(TorchEngineTest, AnItemThatFailsDoesNotTouchTheOthers) {
+TEST_P(DecoderEngineTest, AnItemThatFailsDoesNotTouchTheOthers) {
   const std::vector<uint32_t> good = {1, 2, 3};
   const std::vector<uint32_t> bad = {1, 320};
   const std::vector<uint32_t> none;
@@ -104,7 +106,7 @@ TEST_F(TorchEngineTest, AnItemThatFailsDoesNotTouchTheOthers) {
   EXPECT_EQ(batch[1].logits, Run(&fresh, 0, good).logits);
 }
 
-TEST_F(TorchEngineTest, AStateCountsTheTokensOfItsSteps) {
+TEST_P(DecoderEngineTest, AStateCountsTheTokensOfItsSteps) {
   SessionState state = engine_->NewState();
   ASSERT_TRUE(Run(&state, 0, Tokens(3, 0)).status.ok());
   EXPECT_EQ(Run(&state, 2, Tokens(1, 0)).status.code(), absl::StatusCode::kInternal);
@@ -113,7 +115,7 @@ TEST_F(TorchEngineTest, AStateCountsTheTokensOfItsSteps) {
   EXPECT_TRUE(Run(&state, 4, Tokens(1, 0)).status.ok());
 }
 
-TEST_F(TorchEngineTest, TheNumberOfThreadsDoesNotChangeABit) {
+TEST_P(DecoderEngineTest, TheNumberOfThreadsDoesNotChangeABit) {
   const auto prompt = Tokens(100, 3);
   SessionState state = engine_->NewState();
   const StepItem want = Run(&state, 0, prompt);
@@ -127,7 +129,7 @@ TEST_F(TorchEngineTest, TheNumberOfThreadsDoesNotChangeABit) {
   }
 }
 
-TEST_F(TorchEngineTest, StatelessRowsBeyondATileEqualCachedOnes) {
+TEST_P(DecoderEngineTest, StatelessRowsBeyondATileEqualCachedOnes) {
   const auto prompt = Tokens(600, 5);
   const StepItem stateless = Run(nullptr, 0, prompt);
   SessionState state = engine_->NewState();
@@ -137,7 +139,7 @@ TEST_F(TorchEngineTest, StatelessRowsBeyondATileEqualCachedOnes) {
   EXPECT_EQ(stateless.hidden_out.size(), 600 * model_->config().hidden_size);
 }
 
-TEST_F(TorchEngineTest, LogitsOfAStoredRowAreThoseOfTheStep) {
+TEST_P(DecoderEngineTest, LogitsOfAStoredRowAreThoseOfTheStep) {
   SessionState state = engine_->NewState();
   const StepItem item = Run(&state, 0, Tokens(4, 1));
   const size_t hidden_size = model_->config().hidden_size;
@@ -148,7 +150,7 @@ TEST_F(TorchEngineTest, LogitsOfAStoredRowAreThoseOfTheStep) {
   EXPECT_EQ(engine_->Logits({}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TorchEngineTest, ARangeWithoutTheLastLayerHasNoLogits) {
+TEST_P(DecoderEngineTest, ARangeWithoutTheLastLayerHasNoLogits) {
   const auto engine = Make({0, 1});
   const std::vector<float> row(model_->config().hidden_size);
   EXPECT_EQ(engine->Logits(row).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -158,7 +160,7 @@ TEST_F(TorchEngineTest, ARangeWithoutTheLastLayerHasNoLogits) {
   EXPECT_EQ(item.status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(TorchEngineTest, HiddenRowsOfAnotherShapeAreRefused) {
+TEST_P(DecoderEngineTest, HiddenRowsOfAnotherShapeAreRefused) {
   const std::vector<uint32_t> tokens = {1, 2};
   const std::vector<float> one_row(model_->config().hidden_size);
   StepItem at_first{.tokens = tokens, .hidden = one_row};
@@ -170,7 +172,7 @@ TEST_F(TorchEngineTest, HiddenRowsOfAnotherShapeAreRefused) {
   EXPECT_EQ(short_rows.status.code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TorchEngineTest, ANanInAHiddenRowComesOutInTheLogits) {
+TEST_P(DecoderEngineTest, ANanInAHiddenRowComesOutInTheLogits) {
   const auto last = Make({layers_ - 1, layers_});
   const std::vector<uint32_t> tokens = {1};
   std::vector<float> row(model_->config().hidden_size, 1.0f);
@@ -181,7 +183,7 @@ TEST_F(TorchEngineTest, ANanInAHiddenRowComesOutInTheLogits) {
   EXPECT_TRUE(std::isnan(item.logits[0]));
 }
 
-TEST_F(TorchEngineTest, StatesAreIndexedByAbsoluteLayer) {
+TEST_P(DecoderEngineTest, StatesAreIndexedByAbsoluteLayer) {
   const auto middle = Make({1, 3});
   const SessionState state = middle->NewState();
   ASSERT_EQ(state.size(), layers_);
@@ -191,7 +193,7 @@ TEST_F(TorchEngineTest, StatesAreIndexedByAbsoluteLayer) {
   EXPECT_EQ(state[3], nullptr);
 }
 
-TEST_F(TorchEngineTest, TheBytesOfAStateAreThoseAnnounced) {
+TEST_P(DecoderEngineTest, TheBytesOfAStateAreThoseAnnounced) {
   const EngineInfo& info = engine_->info();
   ASSERT_EQ(info.state_bytes.size(), 1u);
   SessionState state = engine_->NewState();
@@ -201,39 +203,41 @@ TEST_F(TorchEngineTest, TheBytesOfAStateAreThoseAnnounced) {
   EXPECT_EQ(bytes, 2 * info.block_tokens * info.state_bytes[0].bytes_per_token);
 }
 
-TEST_F(TorchEngineTest, InfoTellsWeightsAndNumerics) {
+TEST_P(DecoderEngineTest, InfoTellsWeightsAndNumerics) {
   const EngineInfo& info = engine_->info();
-  EXPECT_EQ(info.quant, "f32/kv-f32");
-  EXPECT_FALSE(info.numerics_id.empty());
+  EXPECT_EQ(info.quant, "f32/kv-f16");
+  EXPECT_EQ(info.numerics_id, GetParam());
   EXPECT_TRUE(info.supports_kv_cache);
   EXPECT_EQ(info.weight_bytes, model_->WeightBytes({0, layers_}));
-  EXPECT_LE(info.weight_bytes_held, info.weight_bytes * 102 / 100);
   EXPECT_FALSE(Make({0, 1}, {.disable_kv_cache = true})->info().supports_kv_cache);
 }
 
-TEST_F(TorchEngineTest, RangesOutsideTheModelAreRefused) {
+// Norms are widened, and the rows of a matrix are filled up to whole panels: both are nothing where
+// a model has a real model's shapes.
+TEST_P(DecoderEngineTest, WeightsInMemoryAreHardlyMoreThanThoseOfTheFile) {
+  const auto model = model::Model::Open(testing::TestDataRoot() / "models" / "llama-256-bf16");
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const LayerRange range : {LayerRange{0, 1}, {1, 2}, {0, 2}}) {
+    const auto engine = MakeTestEngine(**model, range, {.numerics = GetParam()});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const EngineInfo& info = (*engine)->info();
+    EXPECT_EQ(info.weight_bytes, (*model)->WeightBytes(range));
+    EXPECT_LE(info.weight_bytes_held, info.weight_bytes * 102 / 100);
+    EXPECT_GE(info.weight_bytes_held, info.weight_bytes);
+  }
+}
+
+TEST_P(DecoderEngineTest, RangesOutsideTheModelAreRefused) {
   for (const LayerRange range : {LayerRange{0, 0}, {2, 1}, {0, layers_ + 1}, {layers_, layers_}}) {
-    EXPECT_EQ(MakeTorchEngine(*model_, range, {}).status().code(),
+    EXPECT_EQ(MakeTestEngine(*model_, range, {.numerics = GetParam()}).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(MakeTorchEngine(*model_, {0, 1}, {.threads = 100000}).status().code(),
+  const EngineOptions many{.threads = 100000, .numerics = GetParam()};
+  EXPECT_EQ(MakeTestEngine(*model_, {0, 1}, many).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TorchEngineTest, MeasuringRunsEveryStepAskedFor) {
-  const MonotonicClock clock;
-  const auto result = MeasureEngine(
-      *model_, {.threads = 1, .prompt_tokens = 40, .decode_tokens = 3, .stateless_lengths = {5, 9}},
-      clock);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->decode_steps.size(), 3u);
-  EXPECT_EQ(result->stateless_steps.size(), 2u);
-  EXPECT_GT(result->prefill_tokens_per_second, 0);
-  EXPECT_EQ(MeasureEngine(*model_, {.prompt_tokens = 0}, clock).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MeasureEngine(*model_, {.prompt_tokens = 1u << 30}, clock).status().code(),
-            absl::StatusCode::kInvalidArgument);
-}
+INSTANTIATE_TEST_SUITE_P(Numerics, DecoderEngineTest, ::testing::ValuesIn(TestNumerics()));
 
 }  // namespace
 }  // namespace kvmesh::shard

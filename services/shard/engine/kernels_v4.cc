@@ -1,7 +1,0 @@
-#include <cstddef>
-#include <cstdint>
-
-#include "services/shard/engine/kernels.h"
-
-#define KVMESH_KERNELS kKernelsV4
-#include "services/shard/engine/kernels_body.inc"

@@ -17,7 +17,7 @@
 #include "common/rpc/flags.h"
 #include "common/rpc/process.h"
 #include "common/text/tokenizer.h"
-#include "services/shard/engine/torch_engine.h"
+#include "services/shard/engine/make_engine.h"
 #include "services/shard/grpc/memory_limit.h"
 #include "services/shard/grpc/shard_server.h"
 #include "services/shard/grpc/tokenizer_vocabulary.h"
@@ -32,6 +32,10 @@ struct Flags {
   std::string stage;
   std::string peers;
   uint32_t threads = 0;
+  std::string numerics;
+  std::string kv_dtype = "f16";
+  std::string device = "cpu";
+  std::string weights_cache;
   bool no_kv_cache = false;
   uint32_t sessions_max = 8;
   int ttl_seconds = 600;
@@ -56,6 +60,17 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Compute threads; 0: as many as there are usable processors")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
+  app.add_option("--numerics", flags.numerics,
+                 "Order and rounding of all arithmetic, by id; members of a route must agree. "
+                 "\"torch\": libtorch; default: the best id of this processor");
+  app.add_option("--kv-dtype", flags.kv_dtype,
+                 "Type that keys and values are rounded to; members of a route must agree")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f16", "bf16", "f32"}));
+  app.add_option("--device", flags.device, "Device of libtorch, with --numerics=torch")
+      ->capture_default_str();
+  app.add_option("--weights-cache", flags.weights_cache,
+                 "Folder that keeps packed weights for the next start; default: none");
   app.add_flag("--no-kv-cache", flags.no_kv_cache,
                "Keep no session state: every route over this shard is stateless");
   app.add_option("--kv-max-sessions", flags.sessions_max, "Most sessions held at a time")
@@ -127,6 +142,21 @@ ShardServerOptions OptionsFrom(const Flags& flags) {
   return options;
 }
 
+absl::StatusOr<EngineOptions> EngineOptionsFrom(const Flags& flags, uint32_t threads) {
+  EngineOptions options;
+  options.threads = threads;
+  options.numerics = flags.numerics;
+  KVMESH_ASSIGN_OR_RETURN(options.kv_dtype, KvDtypeNamed(flags.kv_dtype));
+  options.disable_kv_cache = flags.no_kv_cache;
+  options.device = flags.device;
+  options.weights_cache = flags.weights_cache;
+  // A line now and then where packing takes long.
+  options.on_layer_loaded = [](uint32_t done, uint32_t of) {
+    LOG_EVERY_T(INFO, 5) << "weights of " << done << " of " << of << " layers are packed";
+  };
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
                                                          const model::Model& model,
                                                          const Clock& clock) {
@@ -137,10 +167,10 @@ absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
   if (layers.end == model.config().layer_count) {
     KVMESH_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::FromModel(flags.model));
   }
-  KVMESH_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> engine,
-      MakeTorchEngine(model, layers,
-                      {.threads = options.threads, .disable_kv_cache = flags.no_kv_cache}));
+  KVMESH_ASSIGN_OR_RETURN(const EngineOptions engine_options,
+                          EngineOptionsFrom(flags, options.threads));
+  KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                          MakeEngine(model, layers, engine_options));
   LOG(INFO) << "model " << flags.model << ", layers " << layers.begin << ":" << layers.end << " of "
             << model.config().layer_count << ", " << engine->info().quant << ", numerics "
             << engine->info().numerics_id << ", " << options.threads << " threads, at most "

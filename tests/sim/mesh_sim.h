@@ -2,6 +2,8 @@
 // function of its options and faults.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <deque>
 #include <map>
 #include <memory>
@@ -69,6 +71,11 @@ class SimGeneration final : public router::TokenSink {
   void Do(const router::DropSession& effect);
   void Do(const router::Event& effect);
   void Do(const router::Done& effect);
+  // There is no arbiter in this mesh.
+  template <typename CheckpointEffect>
+  void Do(const CheckpointEffect&) {
+    ADD_FAILURE() << "an effect on checkpoints without an arbiter";
+  }
   void ScheduleTick();
 
   MeshSim& mesh_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/slab/content_key.h"
 #include "services/shard/core/sampler.h"
 
 namespace kvmesh::testing {
@@ -189,6 +190,16 @@ absl::StatusOr<std::vector<float>> ToyEngine::Logits(absl::Span<const float> hid
 std::string ToyVocabulary::Piece(uint32_t id) const {
   if (id == kToyEos) return "<eos>";
   return id < kToyEos ? std::string(1, static_cast<char>(' ' + id)) : std::string();
+}
+
+std::string ToyVocabulary::KeyBytes(uint32_t id) const {
+  std::string bytes;
+  if (id == kToyEos) {
+    slab::AppendControlToken(id, &bytes);
+  } else {
+    slab::AppendPiece(Piece(id), &bytes);
+  }
+  return bytes;
 }
 
 std::string ToyText(absl::Span<const uint32_t> ids) {

@@ -56,6 +56,7 @@ class ToyEngine final : public shard::Engine {
 class ToyVocabulary final : public shard::Vocabulary {
  public:
   std::string Piece(uint32_t id) const override;
+  std::string KeyBytes(uint32_t id) const override;
   bool IsEndOfSequence(uint32_t id) const override { return id == kToyEos; }
 };
 

@@ -8,6 +8,7 @@
 #include "common/base/error_info.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "services/shard/core/restore_plan.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -91,6 +92,29 @@ absl::Status CheckNeeds(const forward::Open& open, const HopOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRestores(const forward::Open& open, const HopOptions& options) {
+  for (const forward::HopRestore& restore : open.restore) {
+    if (restore.hop_index < open.hop_index ||
+        restore.hop_index - open.hop_index >= open.hops.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("restore.hop_index is ", restore.hop_index,
+                                                     "; the hops are ", open.hop_index, " to ",
+                                                     open.hop_index + open.hops.size() - 1));
+    }
+    if (restore.hop_index != open.hop_index) continue;
+    if (!options.checkpoints.enabled) {
+      return Refuse(reason::kUnknownFeature, "restore is set; this shard has no checkpoints");
+    }
+    const uint64_t room = open.reserve_tokens.value_or(0);
+    if (restore.tokens == 0 || restore.tokens > std::min<uint64_t>(open.history.size(), room)) {
+      return absl::InvalidArgumentError(absl::StrCat("restore.tokens is ", restore.tokens,
+                                                     "; history has ", open.history.size(),
+                                                     " ids, reserve_tokens is ", room));
+    }
+    KVMESH_RETURN_IF_ERROR(PlanReads(restore, options.layers).status());
+  }
+  return absl::OkStatus();
+}
+
 // A stateless frame carries the whole sequence; its rows must fit into one message to the next hop.
 absl::Status CheckStatelessSize(const forward::Compute& compute, const HopOptions& options) {
   const bool has_next = options.layers.end < options.layer_count;
@@ -154,6 +178,7 @@ absl::Status CheckOpen(const forward::Open& open, const HopOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("prompt_token_count is ", open.prompt_tokens,
                                                    "; history has ", open.history.size(), " ids"));
   }
+  KVMESH_RETURN_IF_ERROR(CheckRestores(open, options));
   for (const auto& [id, bias] : open.sampling.logit_bias) {
     KVMESH_RETURN_IF_ERROR(CheckIds("logit_bias", {id}, options.vocab_size));
   }

@@ -76,6 +76,8 @@ absl::string_view MissCauseName(MissCause cause) {
       return "no_stored_row";
     case MissCause::kCachingDisabled:
       return "caching_disabled";
+    case MissCause::kRestoreFailed:
+      return "restore_failed";
   }
   return "unknown";
 }

@@ -25,8 +25,9 @@ enum class MissCause {
   kStep,             // neither the next step nor the last one
   kNoStoredRow,      // nothing stored to answer a repeated step or a full hit from
   kCachingDisabled,  // this shard keeps no state
+  kRestoreFailed,    // state was to be restored and could not be
 };
-inline constexpr int kMissCauseCount = 13;
+inline constexpr int kMissCauseCount = 14;
 
 // Stable name, for metrics and for ErrorInfo's `cause`: "evicted_lru".
 absl::string_view MissCauseName(MissCause cause);
@@ -44,7 +45,7 @@ struct HeldFacts {
   uint32_t last_token = 0;
   uint32_t last_step = 0;
   bool can_replay = false;    // the answer (at the tail) or row of the last step is stored
-  bool can_full_hit = false;  // the last output row is stored
+  bool can_full_hit = false;  // the last output row is stored, or not needed: not the tail
 };
 
 struct FrameFacts {

@@ -23,7 +23,8 @@ absl::Status AtHop(const absl::Status& status, uint32_t hop_index) {
 
 }  // namespace
 
-Hop::Hop(const HopOptions& options) : options_(options), store_(options.store) {}
+Hop::Hop(const HopOptions& options)
+    : options_(options), store_(options.store), saves_(options.checkpoints) {}
 
 uint32_t Hop::Stream::Outstanding::steps() const {
   return static_cast<uint32_t>(std::count(outputs.begin(), outputs.end(), true));
@@ -109,11 +110,14 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
         options_.store.retry_delay);
   }
   bool admitted = false;
+  const bool stateful = open.reserve_tokens.has_value();
   if (options_.caching && open.reserve_tokens.has_value()) {
     const absl::Status status = store_.Open(open.session, open.epoch, open.attempt,
                                             *open.reserve_tokens, open.tenant, now, &admitted);
     if (ReasonOf(status) == reason::kSuperseded) ++counters_.superseded;
     KVMESH_RETURN_IF_ERROR(status);
+    store_.Find(open.session)->cache_namespace = open.cache_namespace;
+    SaveEvicted();
   }
   ++counters_.streams;
   Stream& stream = streams_[id];
@@ -122,7 +126,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.attempt = open.attempt;
   stream.hop_index = open.hop_index;
   stream.hops_behind = open.hops.size() - 1;
-  stream.stateful = open.reserve_tokens.has_value();
+  stream.stateful = stateful;
   stream.admitted = admitted;
   stream.sampling = std::make_shared<const forward::SamplingOptions>(open.sampling);
   stream.history = open.history;
@@ -130,11 +134,8 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.last_event = now;
   by_session_[open.session] = id;
 
-  forward::Opened opened{.hop_index = open.hop_index};
-  if (const SessionEntry* entry = store_.Find(open.session); stream.stateful && entry != nullptr) {
-    opened.held = entry->held;
-    opened.last_step = entry->last_step;
-    opened.epoch = entry->has_state ? entry->state_epoch : SessionEpoch{0};
+  for (const forward::HopRestore& restore : open.restore) {
+    if (restore.hop_index == open.hop_index) stream.restore = MakeRestoreJob(id, open, restore);
   }
   if (open.hops.size() > 1) {
     open.hops.erase(open.hops.begin());
@@ -142,7 +143,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
     stream.next = open.hops.front();
     effects_.emplace_back(OpenDown{id, *stream.next, std::move(open)});
   }
-  effects_.emplace_back(AnswerUp{id, opened});
+  Begin(id, now);
   return absl::OkStatus();
 }
 
@@ -174,16 +175,34 @@ void Hop::OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime no
     return;
   }
   // Compute frames that wait are cancelled, saves are not.
-  for (const QueuedFrame& queued : stream.queue) {
-    if (const auto* save = std::get_if<forward::Save>(&queued.frame))
-      ExecuteSave(id, stream, *save);
+  std::erase_if(stream.queue, [](const QueuedFrame& queued) {
+    return std::holds_alternative<forward::Compute>(queued.frame);
+  });
+  stream.waits = Stream::Waits::kNothing;
+  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
+  if (!stream.queue.empty() && IsComputing(stream.session) && running_->decode) {
+    // A save needs the state that the step has on loan.
+    stream.dropping = true;
+    stream.queue.push_back({close, now});
+    return;
   }
-  stream.queue.clear();
+  // Half a prefill serves nobody, no save either.
+  for (const QueuedFrame& queued : std::exchange(stream.queue, {})) {
+    ExecuteSave(id, stream, std::get<forward::Save>(queued.frame));
+  }
   ExecuteClose(id, stream, close, now);
 }
 
+void Hop::Tell(StreamId id, forward::Answer answer) {
+  effects_.emplace_back(AnswerUp{id, std::move(answer)});
+}
+
+void Hop::SendNext(StreamId id, forward::Frame frame) {
+  effects_.emplace_back(SendDown{id, std::move(frame)});
+}
+
 void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTime now) {
-  if (stream.next.has_value()) effects_.emplace_back(SendDown{id, close});
+  if (stream.next.has_value()) SendNext(id, close);
   if (stream.stateful && options_.caching) {
     if (close.disposition == forward::Disposition::kDrop) {
       store_.RememberDropped(stream.session, stream.epoch, now);
@@ -196,27 +215,22 @@ void Hop::ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTi
   stream.closing = true;
   stream.last_event = now;
   by_session_.erase(stream.session);
-  if (IsTail(stream)) {
-    effects_.emplace_back(EndUp{id, absl::OkStatus()});
-    streams_.erase(id);
-  }
+  EndIfSettled(id, now);
 }
 
-// Checkpoints are not a feature of this shard: the row's other slabs are cancelled by this answer.
-void Hop::ExecuteSave(StreamId id, Stream& stream, const forward::Save& save) {
-  if (stream.next.has_value()) effects_.emplace_back(SendDown{id, save});
-  ++counters_.saves_dropped;
-  effects_.emplace_back(
-      AnswerUp{id, forward::SaveState{.hop_index = stream.hop_index,
-                                      .write_id = save.write_id,
-                                      .state = forward::SaveState::State::kDropped,
-                                      .cause = "no checkpoints"}});
+// Whether the frame at the queue's head needs no compute and nothing that is out.
+bool Hop::MayExecute(StreamId id, const Stream& stream) const {
+  if (stream.queue.empty() || stream.closing || stream.waits != Stream::Waits::kNothing) {
+    return false;
+  }
+  const auto& frame = stream.queue.front().frame;
+  if (std::holds_alternative<forward::Save>(frame)) return !IsComputing(stream.session);
+  return std::holds_alternative<forward::Close>(frame) && !IsRunning(id);
 }
 
 void Hop::Pump(StreamId id, MonoTime now) {
   Stream* stream = Find(id);
-  while (stream != nullptr && !stream->queue.empty() && !IsRunning(id)) {
-    if (std::holds_alternative<forward::Compute>(stream->queue.front().frame)) return;
+  while (stream != nullptr && MayExecute(id, *stream)) {
     const auto frame = std::move(stream->queue.front().frame);
     stream->queue.pop_front();
     if (const auto* save = std::get_if<forward::Save>(&frame)) {
@@ -273,6 +287,7 @@ size_t Hop::queued_frames() const {
 }
 
 std::vector<Effect> Hop::TakeEffects() {
+  SaveEvicted();
   return std::exchange(effects_, {});
 }
 

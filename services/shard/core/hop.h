@@ -28,9 +28,11 @@
 #include "common/base/ids.h"
 #include "common/base/limits.h"
 #include "common/forward/frames.h"
+#include "services/shard/core/checkpoint.h"
 #include "services/shard/core/frame_rules.h"
 #include "services/shard/core/hop_options.h"
 #include "services/shard/core/job.h"
+#include "services/shard/core/save_book.h"
 #include "services/shard/core/session_store.h"
 
 namespace kvmesh::shard {
@@ -60,7 +62,15 @@ struct SendDown {
 struct EndDown {
   StreamId stream{0};
 };
-using Effect = std::variant<AnswerUp, EndUp, OpenDown, SendDown, EndDown>;
+// Store a slab; comes back as OnSaveStarted and OnSaveEnded, within the job's time limit.
+struct StartSave {
+  std::shared_ptr<SaveJob> job;  // shared: an executor's queue copies what it holds
+};
+// Read stored state; comes back as OnRestoreDone, within the job's time limit.
+struct StartRestore {
+  RestoreJob job;
+};
+using Effect = std::variant<AnswerUp, EndUp, OpenDown, SendDown, EndDown, StartSave, StartRestore>;
 
 struct HopCounters {
   std::array<uint64_t, kMissCauseCount> misses{};
@@ -69,9 +79,11 @@ struct HopCounters {
   uint64_t replays = 0;
   uint64_t frames_run = 0;
   uint64_t tokens_run = 0;
-  uint64_t saves_dropped = 0;
   uint64_t steps_cancelled = 0;
   uint64_t bad_logits = 0;
+  uint64_t restores = 0;  // done
+  std::array<uint64_t, kRestoreFaultCount> restores_failed{};
+  uint64_t full_hits = 0;
 };
 
 class Hop {
@@ -98,6 +110,12 @@ class Hop {
   std::optional<Job> NextJob(MonoTime now);
   void OnJobDone(StreamId id, JobResult result, MonoTime now);
 
+  // The slab's Put is open: the store has taken its header.
+  void OnSaveStarted(SaveId id);
+  // Stored, or dropped for a cause. Once a save.
+  void OnSaveEnded(SaveId id, std::optional<SaveDrop> drop, MonoTime now);
+  void OnRestoreDone(StreamId id, RestoreResult result, MonoTime now);
+
   // Frees the session's state up to `epoch` (0: any), ends its stream and remembers the pair. True
   // if something was freed.
   bool DropSession(const SessionId& session, SessionEpoch epoch, MonoTime now);
@@ -110,8 +128,8 @@ class Hop {
   // Idempotent.
   void Drain(MonoTime now);
   bool draining() const { return draining_; }
-  // No stream is open and no job is out.
-  bool quiet() const { return streams_.empty() && !running_.has_value(); }
+  // No stream is open, no job is out and nothing is being saved.
+  bool quiet() const { return streams_.empty() && !running_.has_value() && saves_.size() == 0; }
 
   // Once a second: expires sessions, ends streams that nobody uses.
   void Tick(MonoTime now);
@@ -121,6 +139,7 @@ class Hop {
   const HopOptions& options() const { return options_; }
   const HopCounters& counters() const { return counters_; }
   const SessionCacheStore& store() const { return store_; }
+  const SaveBook& saves() const { return saves_; }
   size_t streams() const { return streams_.size(); }
   size_t queued_frames() const;
 
@@ -154,10 +173,22 @@ class Hop {
     Outstanding up;               // received, not yet acknowledged or answered
     Outstanding down;             // sent on
     size_t opened_behind = 0;     // hops further down that have accepted
+    size_t save_states_due = 0;   // at most so many come from below
     bool close_received = false;  // nothing may follow
-    bool closing = false;         // Close has been executed; only the next hop's end is waited for
+    bool dropping = false;        // a Close{DROP} waits for a step to end, since a save needs it
+    bool closing = false;         // Close has been executed; the next hop's end and saves remain
+    bool down_ended = false;      // with OK, after Close
     bool up_gone = false;         // the caller is gone meanwhile: nobody to tell
     MonoTime last_event;
+
+    // Until Opened is answered nothing runs.
+    enum class Waits { kNothing, kRoom, kRestore };
+    Waits waits = Waits::kNothing;
+    MonoTime waits_since;
+    std::optional<RestoreJob> restore;                  // while it waits for room
+    std::shared_ptr<std::atomic<bool>> restore_cancel;  // shared with the reading
+    std::vector<uint32_t> restore_tokens;               // ids
+    uint32_t restore_last_step = 0;
   };
 
   struct Running {
@@ -174,6 +205,10 @@ class Hop {
   Stream* Find(StreamId id);
   bool IsTail(const Stream& stream) const { return !stream.next.has_value(); }
   bool IsRunning(StreamId id) const { return running_.has_value() && running_->stream == id; }
+  // Its state may be on loan to a job, also to one of an older stream.
+  bool IsComputing(const SessionId& session) const {
+    return running_.has_value() && running_->session == session;
+  }
 
   // Frames (hop.cc).
   void OpenStream(StreamId id, forward::Open open, MonoTime now);
@@ -181,8 +216,10 @@ class Hop {
   absl::Status Supersede(const forward::Open& open, MonoTime now);
   void OnCompute(StreamId id, Stream& stream, forward::Compute compute, MonoTime now);
   void OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime now);
+  void Tell(StreamId id, forward::Answer answer);
+  void SendNext(StreamId id, forward::Frame frame);
   void ExecuteClose(StreamId id, Stream& stream, forward::Close close, MonoTime now);
-  void ExecuteSave(StreamId id, Stream& stream, const forward::Save& save);
+  bool MayExecute(StreamId id, const Stream& stream) const;
   // Executes frames at the queue's head that need no compute.
   void Pump(StreamId id, MonoTime now);
 
@@ -192,8 +229,27 @@ class Hop {
   void Remove(StreamId id, Below below, MonoTime now);
   void CancelRunning(const SessionId& session, bool also_decode);
   void EndIfDrained(StreamId id, MonoTime now);
+  void EndIfSettled(StreamId id, MonoTime now);
+  absl::Status NoRoomInTime() const;
   absl::Status WrapDown(const Stream& stream, const absl::Status& status) const;
   bool TakeDownAnswer(Stream& stream, const forward::Answer& answer);
+
+  // Checkpoints (hop_checkpoints.cc).
+  void ExecuteSave(StreamId id, Stream& stream, const forward::Save& save);
+  std::variant<StateSnapshot, SaveDrop> TakeForSave(const Stream& stream, const forward::Save& save,
+                                                    bool has_target);
+  void Launch(SaveJob job, StreamId stream);
+  // Saves a whole entry on this shard's own account; its state is gone from it afterwards.
+  void SaveAlone(SessionEntry&& entry, forward::SaveReason reason);
+  void SaveEvicted();
+  void SaveLeaving(SessionEntry* entry);
+  RestoreJob MakeRestoreJob(StreamId id, const forward::Open& open, forward::HopRestore restore);
+  // Answers Opened, or waits for room and restored state first.
+  void Begin(StreamId id, MonoTime now);
+  void BeginThoseWithRoom(MonoTime now);
+  void AnswerOpened(StreamId id, Stream& stream, bool restored);
+  void Install(const Stream& stream, SessionEntry* entry, RestoredState restored);
+  absl::Status RestoreMiss(const Stream& stream, const RestoreFailure& failure);
 
   // Jobs (hop_jobs.cc).
   std::optional<StreamId> Choose();
@@ -213,6 +269,7 @@ class Hop {
 
   const HopOptions options_;
   SessionCacheStore store_;
+  SaveBook saves_;
   std::map<StreamId, Stream> streams_;
   absl::flat_hash_map<SessionId, StreamId> by_session_;
   std::optional<Running> running_;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error_info.h"
 #include "services/shard/core/hop.h"
+#include "services/shard/core/save_slab.h"
 
 namespace kvmesh::shard {
 
@@ -32,6 +33,7 @@ void Hop::Remove(StreamId id, Below below, MonoTime now) {
     by_session_.erase(it);
   }
   if (stream.next.has_value() && below == Below::kCancel) effects_.emplace_back(EndDown{id});
+  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
   if (stream.closing) return;
   if (IsRunning(id)) {
     // A decode step that runs may end: its answer serves the retry. Half a prefill serves nobody.
@@ -79,6 +81,9 @@ bool Hop::TakeDownAnswer(Stream& stream, const forward::Answer& answer) {
   } else if (std::holds_alternative<forward::Opened>(answer)) {
     if (stream.opened_behind == stream.hops_behind) return false;
     ++stream.opened_behind;
+  } else {
+    if (stream.save_states_due == 0) return false;
+    --stream.save_states_due;
   }
   return true;
 }
@@ -87,7 +92,8 @@ void Hop::OnDownEnd(StreamId id, const absl::Status& status, MonoTime now) {
   Stream* stream = Find(id);
   if (stream == nullptr || !stream->next.has_value()) return;
   if (stream->closing && status.ok()) {
-    End(id, absl::OkStatus(), now, Below::kEnded);
+    stream->down_ended = true;
+    EndIfSettled(id, now);
     return;
   }
   const bool refused = stream->opened_behind < stream->hops_behind;
@@ -117,8 +123,16 @@ absl::Status Hop::WrapDown(const Stream& stream, const absl::Status& status) con
                                      {"instance_id", next.instance.ToHex()}}});
 }
 
+// A stream ends only when whoever asked for saves has heard of all of them.
+void Hop::EndIfSettled(StreamId id, MonoTime now) {
+  const Stream* stream = Find(id);
+  if (stream == nullptr || !stream->closing || saves_.size(id) > 0) return;
+  if (IsTail(*stream) || stream->down_ended) End(id, absl::OkStatus(), now, Below::kEnded);
+}
+
 void Hop::Drain(MonoTime now) {
   draining_ = true;
+  for (SessionEntry* entry : store_.Resting()) SaveLeaving(entry);
   std::vector<StreamId> ids;
   for (const auto& [id, stream] : streams_) ids.push_back(id);
   for (const StreamId id : ids) EndIfDrained(id, now);
@@ -130,9 +144,14 @@ void Hop::EndIfDrained(StreamId id, MonoTime now) {
   if (!stream->queue.empty() || IsRunning(id) || !stream->up.outputs.empty()) return;
   ErrorInfo info{.reason = std::string(reason::kDraining),
                  .metadata = {{"hop", absl::StrCat(stream->hop_index)}, {"held", "0"}}};
-  if (const SessionEntry* entry = store_.Find(stream->session); entry != nullptr) {
+  if (SessionEntry* entry = store_.Find(stream->session); entry != nullptr) {
     info.metadata["held"] = absl::StrCat(entry->held);
     info.metadata["tokens_sha256"] = entry->tokens.Digest().ToHex();
+    if (entry->has_state && options_.checkpoints.fragments) {
+      info.metadata["key"] =
+          KeyOf(entry->cache_namespace, entry->ids, *options_.vocabulary).ToHex();
+      SaveLeaving(entry);
+    }
   }
   End(id, WithErrorInfo(absl::AbortedError("this shard is draining"), info), now);
 }
@@ -142,7 +161,13 @@ void Hop::Tick(MonoTime now) {
   std::vector<std::pair<StreamId, absl::Status>> overdue;
   for (const auto& [id, stream] : streams_) {
     const absl::Duration silent = now - stream.last_event;
-    if (stream.closing && silent >= options_.close_wait_max) {
+    if (stream.waits == Stream::Waits::kRoom &&
+        now - stream.waits_since >= options_.checkpoints.evict_save_timeout) {
+      overdue.emplace_back(id, NoRoomInTime());
+    } else if (stream.closing && silent >= options_.close_wait_max &&
+               (IsTail(stream) || stream.down_ended)) {
+      overdue.emplace_back(id, absl::OkStatus());  // its saves go on
+    } else if (stream.closing && silent >= options_.close_wait_max) {
       overdue.emplace_back(id, WrapDown(stream, absl::DeadlineExceededError("no end after Close")));
     } else if (!stream.closing && silent >= options_.stream_idle_max && !IsRunning(id)) {
       overdue.emplace_back(id, absl::DeadlineExceededError(absl::StrCat(

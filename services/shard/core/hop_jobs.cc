@@ -75,7 +75,7 @@ std::optional<StreamId> Hop::Choose() {
 
 std::optional<StreamId> Hop::Pick(bool decode) const {
   const auto may_run = [decode](const Stream& stream) {
-    if (stream.queue.empty()) return false;
+    if (stream.queue.empty() || stream.waits != Stream::Waits::kNothing) return false;
     const auto* compute = std::get_if<forward::Compute>(&stream.queue.front().frame);
     if (compute == nullptr) return false;
     if ((compute->cache_mode == forward::CacheMode::kDecode) != decode) return false;
@@ -119,9 +119,13 @@ std::optional<Job> Hop::Start(StreamId id, MonoTime now) {
     End(id, status, now);
     return std::nullopt;
   }
-  const bool needs_logits = verdict.action == FrameAction::kFullHit && IsTail(stream);
-  if (verdict.action == FrameAction::kReplay ||
-      (verdict.action == FrameAction::kFullHit && !needs_logits)) {
+  if (verdict.action == FrameAction::kFullHit) ++counters_.full_hits;
+  // A tail with nothing but the row samples from it: at a full hit, or a step that was restored.
+  const bool from_row =
+      IsTail(stream) && (verdict.action == FrameAction::kFullHit ||
+                         (verdict.action == FrameAction::kReplay && !entry->last_answer));
+  if (!from_row &&
+      (verdict.action == FrameAction::kReplay || verdict.action == FrameAction::kFullHit)) {
     SettleFromStore(id, stream, std::move(compute), *entry, verdict.action, now);
     return std::nullopt;
   }
@@ -149,7 +153,7 @@ Job Hop::MakeJob(StreamId id, Stream& stream, forward::Compute compute, FrameAct
   Job job{.stream = id,
           .stateful = action != FrameAction::kStateless,
           .fresh = action == FrameAction::kFresh,
-          .from_row = action == FrameAction::kFullHit,
+          .from_row = action == FrameAction::kFullHit || action == FrameAction::kReplay,
           .sample = IsTail(stream) && compute.want_logits,
           .sampling = stream.sampling,
           .prompt_tokens = stream.prompt_tokens,
@@ -188,9 +192,15 @@ void Hop::OnJobDone(StreamId id, JobResult result, MonoTime now) {
   } else if (entry != nullptr) {
     store_.ForgetState(entry, MissCause::kPoisoned);
   }
+  if (entry != nullptr && entry->phase != SessionPhase::kLive && draining_) SaveLeaving(entry);
+  // A newer stream's save may have waited for the state.
+  if (auto it = by_session_.find(run.session); it != by_session_.end() && it->second != id) {
+    Pump(it->second, now);
+  }
   Stream* stream = Find(id);
   if (stream == nullptr || stream->closing) return;
   stream->last_event = now;
+  if (stream->dropping) return Pump(id, now);
   if (!result.status.ok()) {
     End(id, JobFailure(*stream, result.status), now);
     return;
@@ -210,13 +220,7 @@ void Hop::StoreResult(const Running& run, const JobResult& result, SessionState 
   entry->has_state = true;
   entry->state = std::move(state);
   entry->state_epoch = run.epoch;
-  entry->held = frame.past_len.value_or(0) + frame.tokens.size();
-  if (run.fresh) entry->tokens = Sha256();
-  for (size_t i = 0; i + 1 < frame.tokens.size(); ++i) entry->tokens.UpdateU32(frame.tokens[i]);
-  entry->digest_before_last = PrefixDigest(entry->tokens.Digest());
-  entry->last_token = frame.tokens.back();
-  entry->tokens.UpdateU32(entry->last_token);
-  entry->digest = PrefixDigest(entry->tokens.Digest());
+  entry->Extend(frame.tokens);
   entry->last_row = LastRow(result.rows, frame.tokens.size());
   store_.SetBytes(entry, result.state_bytes);
 }
@@ -231,15 +235,15 @@ void Hop::FinishFrame(StreamId id, Stream& stream, forward::Compute frame,
     if (frame.want_logits) stream.down.outputs.push_back(!chunk);
     frame.layers = stream.next->layers;
     frame.hidden = BytesOf(rows);
-    effects_.emplace_back(SendDown{id, std::move(frame)});
+    SendNext(id, std::move(frame));
   }
   if (chunk) {
     --stream.up.chunks;
-    effects_.emplace_back(AnswerUp{id, ack});
+    Tell(id, ack);
   }
   if (!stream.next.has_value() && output.has_value()) {
     stream.up.outputs.pop_front();
-    effects_.emplace_back(AnswerUp{id, *std::move(output)});
+    Tell(id, *std::move(output));
   }
 }
 

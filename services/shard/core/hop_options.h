@@ -9,6 +9,8 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/layer_range.h"
+#include "services/shard/core/checkpoint.h"
+#include "services/shard/core/job.h"
 #include "services/shard/core/session_store.h"
 
 namespace kvmesh::shard {
@@ -27,6 +29,8 @@ struct HopOptions {
   absl::Duration stream_idle_max = absl::Seconds(600);  // without a frame or an answer
   absl::Duration close_wait_max = absl::Seconds(30);    // for the next hop to end after Close
   StoreLimits store;
+  CheckpointOptions checkpoints;
+  const Vocabulary* vocabulary = nullptr;  // with checkpoints; outlives the hop
   // Whether this shard may dial the address. Called inside OnFrame; must not block.
   std::function<bool(const std::string& address)> peer_allowed;
 };

@@ -13,19 +13,20 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/forward/frames.h"
+#include "services/shard/core/checkpoint.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/layer_state.h"
 
 namespace kvmesh::shard {
 
-enum class StreamId : uint64_t {};
-
-// What the tail needs to know of the tokenizer. Immutable, thread-safe.
+// What a shard needs to know of the tokenizer. Immutable, thread-safe.
 class Vocabulary {
  public:
   virtual ~Vocabulary() = default;
   // Raw bytes of a token; empty for an id without one.
   virtual std::string Piece(uint32_t id) const = 0;
+  // What a token contributes to the text that names stored state (DESIGN §5.1, bytes(id)).
+  virtual std::string KeyBytes(uint32_t id) const = 0;
   virtual bool IsEndOfSequence(uint32_t id) const = 0;
 };
 

@@ -59,8 +59,21 @@ HeldFacts SessionEntry::Facts(bool tail) const {
           .digest_before_last = digest_before_last,
           .last_token = last_token,
           .last_step = last_step,
-          .can_replay = tail ? last_answer.has_value() : !last_row.empty(),
-          .can_full_hit = !last_row.empty()};
+          // A tail that has only the row, as after a restore, samples from it again.
+          .can_replay = (tail && last_answer.has_value()) || !last_row.empty(),
+          // Who does not sample needs no row.
+          .can_full_hit = !tail || !last_row.empty()};
+}
+
+void SessionEntry::Extend(absl::Span<const uint32_t> more) {
+  if (more.empty()) return;
+  ids.insert(ids.end(), more.begin(), more.end());
+  for (const uint32_t id : more.first(more.size() - 1)) tokens.UpdateU32(id);
+  digest_before_last = PrefixDigest(tokens.Digest());
+  last_token = more.back();
+  tokens.UpdateU32(last_token);
+  digest = PrefixDigest(tokens.Digest());
+  held += more.size();
 }
 
 uint64_t SessionCacheStore::BytesFor(uint64_t tokens) const {
@@ -137,6 +150,14 @@ SessionEntry* SessionCacheStore::Find(const SessionId& id) {
   return it == entries_.end() ? nullptr : &it->second;
 }
 
+std::vector<SessionEntry*> SessionCacheStore::Resting() {
+  std::vector<SessionEntry*> resting;
+  for (auto& [id, entry] : entries_) {
+    if (entry.phase != SessionPhase::kLive) resting.push_back(&entry);
+  }
+  return resting;
+}
+
 void SessionCacheStore::Release(const SessionId& id, SessionPhase phase, MonoTime now) {
   SessionEntry* entry = Find(id);
   if (entry == nullptr) return;
@@ -151,6 +172,8 @@ void SessionCacheStore::ForgetState(SessionEntry* entry, MissCause cause) {
   entry->state.clear();
   entry->bytes = 0;
   entry->held = 0;
+  entry->ids.clear();
+  entry->tokens = Sha256();
   entry->last_step = 0;
   entry->last_row.clear();
   entry->last_answer.reset();
@@ -237,6 +260,7 @@ void SessionCacheStore::Evict(std::map<SessionId, SessionEntry>::iterator victim
     gone_.erase(gone_order_.front());
     gone_order_.pop_front();
   }
+  if (limits_.keep_evicted && !entry.state.empty()) evicted_.push_back(std::move(victim->second));
   entries_.erase(victim);
 }
 
@@ -273,7 +297,7 @@ size_t SessionCacheStore::count(SessionPhase phase) const {
 }
 
 uint64_t SessionCacheStore::bytes_used() const {
-  uint64_t total = 0;
+  uint64_t total = snapshot_bytes_;
   for (const auto& [id, entry] : entries_) total += entry.bytes;
   return total;
 }

@@ -3,7 +3,8 @@
 //
 // Not thread-safe. Time is an argument.
 // Invariants: a live entry is never evicted; at most `sessions_max` entries exist; bytes_used()
-// equals the sum over entries; whatever is remembered of sessions that are gone is bounded.
+// equals the sum over entries and snapshots; whatever is remembered of sessions that are gone is
+// bounded.
 #pragma once
 
 #include <array>
@@ -18,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/sha256.h"
@@ -40,6 +42,8 @@ struct StoreLimits {
   uint32_t block_tokens = 1;
   uint64_t bytes_per_token = 0;
   uint64_t bytes_fixed = 0;
+  // Evicted entries that hold state are kept for TakeEvicted().
+  bool keep_evicted = false;
 };
 
 enum class SessionPhase { kLive, kIdle, kOrphaned };
@@ -62,8 +66,10 @@ struct SessionEntry {
   MissCause absent_cause = MissCause::kUnknownSession;
   SessionState state;
   SessionEpoch state_epoch{0};
+  forward::CacheNamespace cache_namespace;
   uint64_t held = 0;
-  Sha256 tokens;  // running, over all held ids
+  std::vector<uint32_t> ids;  // [held]
+  Sha256 tokens;              // running, over all held ids
   uint64_t digest = 0;
   uint64_t digest_before_last = 0;
   uint32_t last_token = 0;
@@ -72,6 +78,8 @@ struct SessionEntry {
   std::optional<forward::Output> last_answer;  // at the tail, of the last step
 
   HeldFacts Facts(bool tail) const;
+  // Takes in ids whose state is now held behind the others.
+  void Extend(absl::Span<const uint32_t> more);
 };
 
 // For ListSessions and GetSession.
@@ -118,6 +126,19 @@ class SessionCacheStore {
   void ForgetState(SessionEntry* entry, MissCause cause);
   void SetBytes(SessionEntry* entry, uint64_t bytes);
 
+  // What jobs that have the state on loan bring back is no longer this entry's.
+  void Disown(SessionEntry* entry) { entry->serial = next_serial_++; }
+  // Entries that no stream uses.
+  std::vector<SessionEntry*> Resting();
+  // Evicted since the last call, with their state; the caller drops or saves it.
+  std::vector<SessionEntry> TakeEvicted() { return std::exchange(evicted_, {}); }
+  // Bytes that belong to no entry any more but still lie in memory.
+  void SetSnapshotBytes(uint64_t bytes) { snapshot_bytes_ = bytes; }
+  // Whether entries, as they count, and snapshots together keep to the limit.
+  bool WithinBytes(uint64_t more = 0) const {
+    return TotalCharge() + snapshot_bytes_ + more <= limits_.bytes_max;
+  }
+
   // Frees the entry without remembering it as dropped. No-op when not held.
   void Erase(const SessionId& id);
   // Remembers for 60 s that epochs up to `epoch` are over.
@@ -135,7 +156,7 @@ class SessionCacheStore {
   size_t size() const { return entries_.size(); }
   size_t count(SessionPhase phase) const;
   size_t live() const { return count(SessionPhase::kLive); }
-  uint64_t bytes_used() const;
+  uint64_t bytes_used() const;  // snapshots included
   // Bytes that live sessions have reserved or hold.
   uint64_t bytes_live() const;
   uint64_t BytesFor(uint64_t tokens) const;
@@ -162,6 +183,8 @@ class SessionCacheStore {
   const StoreLimits limits_;
   std::map<SessionId, SessionEntry> entries_;  // ordered, for paging; at most sessions_max
   uint64_t next_serial_ = 1;
+  std::vector<SessionEntry> evicted_;
+  uint64_t snapshot_bytes_ = 0;
   StoreCounters counters_;
   uint64_t refused_in_row_ = 0;  // for want of room, since the last admission
   absl::flat_hash_map<SessionId, Dropped> dropped_;

@@ -19,6 +19,9 @@ ShardMetrics::ShardMetrics()
       streams_(metrics_.Gauge("streams", "Forward streams open")),
       queued_(metrics_.Gauge("queued_frames", "Frames that wait to run")),
       draining_(metrics_.Gauge("draining", "1 while the shard refuses new streams")),
+      saves_in_flight_(metrics_.Gauge("saves_in_flight", "Snapshots that are being stored")),
+      save_bytes_in_flight_(
+          metrics_.Gauge("save_in_flight_bytes", "Bytes of state that are being stored")),
       prefill_seconds_(metrics_.Histogram("compute_seconds", kComputeHelp, metrics::StepBuckets(),
                                           {{"phase", "prefill"}})),
       decode_seconds_(metrics_.Histogram("compute_seconds", kComputeHelp, metrics::StepBuckets(),
@@ -47,8 +50,47 @@ ShardMetrics::ShardMetrics()
   tokens_ = Make("tokens_total", "Rows run by the engine");
   cancelled_ = Make("steps_cancelled_total", "Frames cancelled while they ran");
   bad_logits_ = Make("bad_logits_total", "Steps that gave no usable logits");
-  saves_dropped_ =
-      Make("saves_dropped_total", "Saves not made, by cause", {{"cause", "no_checkpoints"}});
+  MakeCheckpointCounters();
+}
+
+void ShardMetrics::MakeCheckpointCounters() {
+  constexpr char kSaves[] = "Saves by reason and result: done, or why not";
+  for (size_t reason = 0; reason < kSaveReasonCount; ++reason) {
+    const std::string name(SaveReasonName(static_cast<forward::SaveReason>(reason)));
+    saves_done_[reason] = Make("saves_total", kSaves, {{"reason", name}, {"result", "done"}});
+    saved_bytes_[reason] =
+        Make("saved_bytes_total", "Bytes of state stored, by reason", {{"reason", name}});
+    for (size_t drop = 0; drop < kSaveDropCount; ++drop) {
+      const std::string result(SaveDropName(static_cast<SaveDrop>(drop)));
+      saves_dropped_[drop][reason] =
+          Make("saves_total", kSaves, {{"reason", name}, {"result", result}});
+    }
+  }
+  constexpr char kRestores[] = "Restores by result: done, or why not";
+  restores_done_ = Make("restores_total", kRestores, {{"result", "done"}});
+  for (size_t fault = 0; fault < kRestoreFaultCount; ++fault) {
+    const std::string result(RestoreFaultName(static_cast<RestoreFault>(fault)));
+    restores_failed_[fault] = Make("restores_total", kRestores, {{"result", result}});
+  }
+  full_hits_ = Make("full_hits_total", "Prefills answered without running a layer");
+}
+
+void ShardMetrics::ExportCheckpoints(const Hop& hop) {
+  const SaveCounters& saves = hop.saves().counters();
+  for (size_t reason = 0; reason < kSaveReasonCount; ++reason) {
+    saves_done_[reason].Follow(saves.done[reason]);
+    saved_bytes_[reason].Follow(saves.done_bytes[reason]);
+    for (size_t drop = 0; drop < kSaveDropCount; ++drop) {
+      saves_dropped_[drop][reason].Follow(saves.dropped[drop][reason]);
+    }
+  }
+  restores_done_.Follow(hop.counters().restores);
+  for (size_t fault = 0; fault < kRestoreFaultCount; ++fault) {
+    restores_failed_[fault].Follow(hop.counters().restores_failed[fault]);
+  }
+  full_hits_.Follow(hop.counters().full_hits);
+  saves_in_flight_.Set(static_cast<double>(hop.saves().size()));
+  save_bytes_in_flight_.Set(static_cast<double>(hop.saves().bytes()));
 }
 
 ShardMetrics::Follower ShardMetrics::Make(absl::string_view name, absl::string_view help,
@@ -76,7 +118,6 @@ void ShardMetrics::Export(const Hop& hop) {
   replays_.Follow(counters.replays);
   steps_.Follow(counters.frames_run);
   tokens_.Follow(counters.tokens_run);
-  saves_dropped_.Follow(counters.saves_dropped);
   cancelled_.Follow(counters.steps_cancelled);
   bad_logits_.Follow(counters.bad_logits);
   live_.Set(static_cast<double>(store.count(SessionPhase::kLive)));
@@ -87,6 +128,7 @@ void ShardMetrics::Export(const Hop& hop) {
   streams_.Set(static_cast<double>(hop.streams()));
   queued_.Set(static_cast<double>(hop.queued_frames()));
   draining_.Set(hop.draining() ? 1 : 0);
+  ExportCheckpoints(hop);
 }
 
 void ShardMetrics::ObserveCompute(bool decode, absl::Duration time) {

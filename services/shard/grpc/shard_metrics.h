@@ -31,13 +31,18 @@ class ShardMetrics {
     uint64_t seen = 0;
     void Follow(uint64_t value);
   };
+  void MakeCheckpointCounters();
+  void ExportCheckpoints(const Hop& hop);
   Follower Make(absl::string_view name, absl::string_view help, const metrics::Labels& labels = {});
 
   metrics::Metrics metrics_{"shard"};
   std::array<Follower, kMissCauseCount> misses_;
   std::array<Follower, kEvictCauseCount> evictions_;
   Follower no_room_, too_large_, streams_total_, superseded_, replays_, steps_, tokens_;
-  Follower saves_dropped_, cancelled_, bad_logits_;
+  Follower cancelled_, bad_logits_, full_hits_, restores_done_;
+  std::array<Follower, kSaveReasonCount> saves_done_, saved_bytes_;
+  std::array<std::array<Follower, kSaveReasonCount>, kSaveDropCount> saves_dropped_;
+  std::array<Follower, kRestoreFaultCount> restores_failed_;
   prometheus::Gauge& live_;
   prometheus::Gauge& idle_;
   prometheus::Gauge& orphaned_;
@@ -46,6 +51,8 @@ class ShardMetrics {
   prometheus::Gauge& streams_;
   prometheus::Gauge& queued_;
   prometheus::Gauge& draining_;
+  prometheus::Gauge& saves_in_flight_;
+  prometheus::Gauge& save_bytes_in_flight_;
   prometheus::Histogram& prefill_seconds_;
   prometheus::Histogram& decode_seconds_;
   prometheus::Histogram& wait_seconds_;

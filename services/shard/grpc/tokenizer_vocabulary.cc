@@ -18,6 +18,10 @@ std::string TokenizerVocabulary::Piece(uint32_t id) const {
   return tokenizer_ == nullptr ? std::string() : std::string(tokenizer_->TokenBytes(id));
 }
 
+std::string TokenizerVocabulary::KeyBytes(uint32_t id) const {
+  return tokenizer_ == nullptr ? std::string() : tokenizer_->KeyBytes(id);
+}
+
 bool TokenizerVocabulary::IsEndOfSequence(uint32_t id) const {
   return std::binary_search(eos_.begin(), eos_.end(), id);
 }

@@ -20,7 +20,7 @@ forward::Opened OpenedBehind() {
 }
 
 // Runs the prompt on stream 1, down to the tail's answer.
-void RunPrompt(HopHarness& h) {
+void RunPromptToTheTail(HopHarness& h) {
   h.Open(1, 1, kPrompt);
   h.Down(1, OpenedBehind());
   h.Send(1, h.Prefill(kPrompt, 0, 4, true));
@@ -105,7 +105,7 @@ TEST(HopChain, MoreChunksThanTheCreditEndTheStream) {
 
 TEST(HopChain, ASecondStepWithoutTheFirstOnesAnswerEndsTheStream) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Send(1, h.Decode(kAfterOneStep, 1));
   h.RunAll();
   EXPECT_EQ(h.TakeEndReason(), "(open)");
@@ -115,7 +115,7 @@ TEST(HopChain, ASecondStepWithoutTheFirstOnesAnswerEndsTheStream) {
 
 TEST(HopChain, ARepeatedStepSendsTheStoredRowOnAgain) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Send(1, h.Decode(kAfterOneStep, 1));
   h.RunAll();
   const auto first = TakeComputes(h);
@@ -133,7 +133,7 @@ TEST(HopChain, ARepeatedStepSendsTheStoredRowOnAgain) {
 
 TEST(HopChain, AFullHitIsPassedOnWithoutRunning) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Lose(1);
   h.Open(2, 1, kPrompt, 1, 2);
   h.Send(2, h.Prefill(kPrompt, 4, 4, true));
@@ -189,7 +189,7 @@ TEST(HopChain, ANextHopThatDoesNotEndAfterCloseIsCutAfterThirtySeconds) {
 
 TEST(HopChain, AFailureBelowIsWrappedOnce) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.DownEnds(1, absl::UnavailableError("connection refused"));
   const std::optional<absl::Status> end = h.TakeEnd();
   ASSERT_TRUE(end.has_value());
@@ -204,7 +204,7 @@ TEST(HopChain, AFailureBelowIsWrappedOnce) {
 
 TEST(HopChain, ACauseToldFromBelowIsPassedOnAsItIs) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   const absl::Status miss =
       WithErrorInfo(absl::AbortedError("miss"),
                     {.reason = std::string(reason::kCacheMiss), .metadata = {{"hop", "1"}}});
@@ -214,7 +214,7 @@ TEST(HopChain, ACauseToldFromBelowIsPassedOnAsItIs) {
 
 TEST(HopChain, AnEndWithoutCloseIsAFailureAndAMalformedFrameTheCallersFault) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.DownEnds(1, absl::OkStatus());
   EXPECT_EQ(h.TakeEndReason(), reason::kHopUnavailable);
   h.Open(2, 1, kPrompt, 1, 2);
@@ -234,7 +234,7 @@ TEST(HopChain, ARefusalFurtherDownFreesAtOnceWhatWasReservedHere) {
 
 TEST(HopChain, ARefusalOfARetryKeepsTheStateOfTheSession) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Lose(1);
   h.Open(2, 1, kPrompt, 1, 2);
   h.DownEnds(2, absl::UnavailableError("connection refused"));
@@ -246,7 +246,7 @@ TEST(HopChain, AnswersThatNothingAskedForEndTheStream) {
   for (const forward::Answer& answer :
        {forward::Answer{forward::Ack{}}, forward::Answer{forward::Output{}}}) {
     HopHarness h(kFirst);
-    RunPrompt(h);
+    RunPromptToTheTail(h);
     h.Down(1, answer);
     EXPECT_EQ(h.TakeEndReason(), reason::kHopUnavailable);
     EXPECT_EQ(h.Take<EndDown>().size(), 1u);
@@ -255,7 +255,7 @@ TEST(HopChain, AnswersThatNothingAskedForEndTheStream) {
 
 TEST(HopChain, DrainWaitsForTheAnswerFromBelow) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Send(1, h.Decode(kAfterOneStep, 1));
   h.RunAll();
   h.Drain();
@@ -268,7 +268,7 @@ TEST(HopChain, DrainWaitsForTheAnswerFromBelow) {
 
 TEST(HopChain, LateEventsOfEndedStreamsAreIgnored) {
   HopHarness h(kFirst);
-  RunPrompt(h);
+  RunPromptToTheTail(h);
   h.Lose(1);
   h.TakeAll();
   h.Send(1, h.Decode(kAfterOneStep, 1));

@@ -68,7 +68,9 @@ TEST(HopEnds, ASaveIsAnsweredAsDroppedInItsTurn) {
   const auto states = h.TakeAnswers<forward::SaveState>();
   ASSERT_EQ(states.size(), 1u);
   EXPECT_EQ(states[0].state, forward::SaveState::State::kDropped);
-  EXPECT_EQ(h.hop().counters().saves_dropped, 1u);
+  EXPECT_EQ(states[0].cause, "checkpoints_off");
+  const auto off = static_cast<size_t>(SaveDrop::kCheckpointsOff);
+  EXPECT_EQ(h.hop().saves().counters().dropped[off][0], 1u);
 }
 
 TEST(HopEnds, DropSessionEndsTheStreamAndFreesTheState) {

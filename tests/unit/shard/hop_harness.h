@@ -23,8 +23,8 @@ class HopHarness {
   static constexpr uint32_t kLayers = 6;
 
   explicit HopHarness(LayerRange layers = {0, kLayers}, StoreLimits limits = Limits(),
-                      bool caching = true)
-      : engine_({.layers = layers}), hop_(Options(layers, limits, caching)) {}
+                      bool caching = true, const CheckpointOptions& checkpoints = {})
+      : engine_({.layers = layers}), hop_(Options(layers, limits, caching, checkpoints)) {}
 
   static StoreLimits Limits() {
     return {.sessions_max = 3, .bytes_max = 10000, .block_tokens = 1, .bytes_per_token = 1};
@@ -129,6 +129,18 @@ class HopHarness {
     hop_.DropSession(Session(session), SessionEpoch{epoch}, now);
     Collect();
   }
+  void SaveStarts(SaveId id) {
+    hop_.OnSaveStarted(id);
+    Collect();
+  }
+  void SaveEnds(SaveId id, std::optional<SaveDrop> drop = std::nullopt) {
+    hop_.OnSaveEnded(id, drop, now);
+    Collect();
+  }
+  void RestoreEnds(uint64_t stream, RestoreResult result) {
+    hop_.OnRestoreDone(StreamId{stream}, std::move(result), now);
+    Collect();
+  }
   void Drain() {
     hop_.Drain(now);
     Collect();
@@ -206,11 +218,13 @@ class HopHarness {
 
   Hop& hop() { return hop_; }
   testing::ToyEngine& engine() { return engine_; }
+  const testing::ToyVocabulary& vocabulary() const { return vocabulary_; }
 
   MonoTime now = absl::Seconds(100);
 
  private:
-  static HopOptions Options(LayerRange layers, const StoreLimits& limits, bool caching) {
+  HopOptions Options(LayerRange layers, const StoreLimits& limits, bool caching,
+                     const CheckpointOptions& checkpoints) const {
     return {.instance = Instance(1),
             .layers = layers,
             .layer_count = kLayers,
@@ -222,6 +236,8 @@ class HopHarness {
             .caching = caching,
             .streams_max = 8,
             .store = limits,
+            .checkpoints = checkpoints,
+            .vocabulary = &vocabulary_,
             .peer_allowed = [](const std::string& address) { return address == "next"; }};
   }
   void Collect() {

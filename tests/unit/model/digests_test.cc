@@ -179,7 +179,7 @@ TEST_F(DigestCaches, ARunAddsItsPartsToThoseAlreadyThere) {
   CacheOfFolder().Write(marked_);
   OfPath(path_, {1, 2});
   const auto parts = CacheOfFolder().Read();
-  EXPECT_EQ(parts.size(), 4u);  // layers 0 and 1, embedding, head
+  EXPECT_EQ(parts.size(), 3u);  // layers 0 and 1, head
   EXPECT_EQ(parts.at("layer.0"), Sha256Of("marked"));
 }
 

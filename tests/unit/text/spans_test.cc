@@ -57,7 +57,9 @@ Json User(const std::string& content) {
 TEST(Spans, ATemplateThatBeginsWithBosGetsOneAndNoSecond) {
   const Tokenizer& tokenizer = Fixture("phi3_gguf");
   const Ids added = tokenizer.Encode("hello", {.add_special = true}).value();
-  const Ids ids = EncodeChat(tokenizer, absl::StrCat("<s>", kChatMl), User("hello"));
+  const auto tmpl = ChatTemplate::FromSource(absl::StrCat("<s>", kChatMl), "{}").value();
+  const ChatInput input = {.messages_json = User("hello").dump()};
+  const Ids ids = tokenizer.EncodeSpans(tmpl->RenderSpans(input, tokenizer).value()).value();
   ASSERT_GT(ids.size(), 1u);
   EXPECT_EQ(ids[0], added[0]);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), added[0]), 1);

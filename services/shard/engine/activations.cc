@@ -1,84 +1,182 @@
 #include "services/shard/engine/activations.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
 
 namespace kvmesh::shard {
 namespace {
 
 // x[0..7] + x[8..15], of 32 with x[16..23] + x[24..31] added, then pairwise; always in this order.
-template <size_t kCount>
-float GroupSum(const float* x) {
+float GroupSum(const float* x, size_t count) {
   float sums[8];
-  for (size_t i = 0; i < 8; ++i) {
-    sums[i] = x[i] + x[i + 8];
-    if constexpr (kCount == 32) sums[i] += x[i + 16] + x[i + 24];
+  for (size_t i = 0; i < 8; ++i) sums[i] = x[i] + x[i + 8];
+  if (count == 32) {
+    for (size_t i = 0; i < 8; ++i) sums[i] += x[i + 16] + x[i + 24];
   }
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// sums: [columns / kCount, height], the element of this row.
-template <size_t kCount>
-void GroupSums(const float* x, size_t columns, size_t height, float* sums) {
-  for (size_t group = 0; group < columns / kCount; ++group) {
-    sums[group * height] = GroupSum<kCount>(x + group * kCount);
+using Floats4 = float __attribute__((vector_size(16)));
+using Ints4 = int32_t __attribute__((vector_size(16)));
+
+struct RoundedGroup {
+  alignas(16) int32_t codes[32];
+  float scale;
+  int32_t sum;
+};
+
+constexpr int32_t kCodeMax = 32767;
+
+// 2^(biased - 127)
+float PowerOfTwo(int biased) {
+  return std::bit_cast<float>(static_cast<uint32_t>(biased) << 23);
+}
+
+// As the header says. `count`: 16 or 32.
+void RoundGroup(const float* x, size_t count, RoundedGroup& group) {
+  Ints4 largest = {};
+  for (size_t i = 0; i < count; i += 4) {
+    Ints4 bits;
+    std::memcpy(&bits, x + i, sizeof(bits));
+    bits &= 0x7FFFFFFF;
+    largest = bits > largest ? bits : largest;
+  }
+  const int32_t bits_max =
+      std::max(std::max(largest[0], largest[1]), std::max(largest[2], largest[3]));
+  const int exponent = std::max(bits_max >> 23, 15);
+  if (exponent == 255) {
+    std::memset(group.codes, 0, sizeof(group.codes));
+    group.scale = std::numeric_limits<float>::quiet_NaN();
+    group.sum = 0;
+    return;
+  }
+  group.scale = PowerOfTwo(exponent - 14);
+  const float inverse = PowerOfTwo(254 - (exponent - 14));
+  constexpr float kRounder = 0x1.8p23f;  // adding it leaves no room for a fraction
+  Ints4 sums = {};
+  for (size_t i = 0; i < count; i += 4) {
+    Floats4 values;
+    std::memcpy(&values, x + i, sizeof(values));
+    const Floats4 rounded = values * inverse + kRounder;
+    Ints4 codes = std::bit_cast<Ints4>(rounded) - std::bit_cast<int32_t>(kRounder);
+    codes = codes > kCodeMax ? Ints4{} + kCodeMax : codes;
+    codes = codes < -kCodeMax ? Ints4{} - kCodeMax : codes;
+    sums += codes;
+    std::memcpy(group.codes + i, &codes, sizeof(codes));
+  }
+  group.sum = sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+// Words of the first half of each chunk with the second half above; `height` apart.
+void StorePairs(const RoundedGroup& group, size_t count, size_t chunk, size_t height,
+                int32_t* pairs) {
+  const size_t half = chunk / 2;
+  for (size_t begin = 0; begin < count; begin += chunk) {
+    for (size_t i = begin; i < begin + half; ++i, pairs += height) {
+      const auto low = static_cast<uint32_t>(group.codes[i]) & 0xFFFF;
+      const auto high = static_cast<uint32_t>(group.codes[i + half]) << 16;
+      *pairs = static_cast<int32_t>(low | high);
+    }
   }
 }
 
 }  // namespace
 
-void Activations::Set(ComputePool& pool, const float* x, size_t rows, size_t columns,
-                      const Layout& layout) {
-  layout_ = layout;
+Activations::Form Activations::FormFor(const PanelLayout& layout, bool rounds) {
+  Form form;
+  form.rounded = rounds && layout.quantised();
+  form.sums = layout.has_min;
+  if (form.rounded || form.sums) form.group = layout.group;
+  if (form.rounded) form.chunk = layout.chunk();
+  return form;
+}
+
+size_t Activations::IndexOf(const Form& form) {
+  if (!form.rounded) return !form.sums ? 0 : form.group == 16 ? 1 : 2;
+  const size_t chunk = form.chunk == 4 ? 0 : form.chunk == 8 ? 1 : 2;
+  return 3 + 2 * chunk + (form.group == 16 ? 0 : 1);
+}
+
+void Activations::Set(const float* x, size_t rows, size_t columns, size_t tiles, size_t height) {
   source_ = x;
   rows_ = rows;
   columns_ = columns;
-  const size_t stored_rows = std::max(rows, layout.heights);
-  if (stored_rows > 1) x_.Room(stored_rows * columns);
-  if (layout.sums16) sums16_.Room(stored_rows * (columns / 16));
-  if (layout.sums32) sums32_.Room(stored_rows * (columns / 32));
-  if (layout.tiles == 1) {
-    FillTile(0);
-  } else {
-    pool.Run(layout.tiles, [this](size_t tile, uint32_t worker) { FillTile(tile); });
-  }
+  tiles_ = tiles;
+  height_ = height;
+  x_ready_ = std::max(rows, height) == 1;
+  for (Prepared& prepared : prepared_) prepared.ready = false;
 }
 
-Activations::Tile Activations::tile(size_t index) const {
-  const size_t larger = rows_ % layout_.tiles;  // tiles with one row more
-  const size_t first = index * (rows_ / layout_.tiles) + std::min(index, larger);
-  const size_t rows = rows_ / layout_.tiles + (index < larger ? 1 : 0);
-  return {.x = std::max(rows_, layout_.heights) == 1 ? source_ : x_.data() + first * columns_,
-          .sums16 = layout_.sums16 ? sums16_.data() + first * (columns_ / 16) : nullptr,
-          .sums32 = layout_.sums32 ? sums32_.data() + first * (columns_ / 32) : nullptr,
+void Activations::Prepare(ComputePool& pool, const Form& form) {
+  Prepared& prepared = prepared_[IndexOf(form)];
+  if (prepared.ready) return;
+  const size_t rows = std::max(rows_, height_);
+  if (form.group > 0) prepared.sums.Room(rows * (columns_ / form.group));
+  if (form.rounded) {
+    prepared.pairs.Room(rows * (columns_ / 2));
+    prepared.scales.Room(rows * (columns_ / form.group));
+    prepared.code_sums.Room(rows * (columns_ / form.group));
+  } else if (!x_ready_) {
+    x_.Room(rows * columns_);
+  }
+  if (tiles_ == 1) {
+    FillTile(form, 0);
+  } else {
+    pool.Run(tiles_, [&](size_t index, uint32_t worker) { FillTile(form, index); });
+  }
+  prepared.ready = true;
+  if (!form.rounded) x_ready_ = true;
+}
+
+Activations::Tile Activations::tile(const Form& form, size_t index) const {
+  const Prepared& prepared = prepared_[IndexOf(form)];
+  const size_t larger = rows_ % tiles_;  // tiles with one row more
+  const size_t first = index * (rows_ / tiles_) + std::min(index, larger);
+  const size_t rows = rows_ / tiles_ + (index < larger ? 1 : 0);
+  const size_t groups = form.group == 0 ? 0 : columns_ / form.group;
+  return {.x = std::max(rows_, height_) == 1 ? source_ : x_.data() + first * columns_,
+          .sums = prepared.sums.data() + first * groups,
+          .pairs = prepared.pairs.data() + first * (columns_ / 2),
+          .scales = prepared.scales.data() + first * groups,
+          .code_sums = prepared.code_sums.data() + first * groups,
           .first_row = first,
           .rows = rows,
-          .height = std::max(rows, layout_.heights)};
+          .height = std::max(rows, height_)};
 }
 
-void Activations::FillTile(size_t index) {
-  const Tile to = tile(index);
-  for (size_t row = 0; row < to.height; ++row) {
-    const float* from = row < to.rows ? source_ + (to.first_row + row) * columns_ : nullptr;
-    if (to.x != source_) {
-      float* x = x_.data() + to.first_row * columns_ + row;
-      for (size_t i = 0; i < columns_; ++i) x[i * to.height] = from != nullptr ? from[i] : 0.0f;
+void Activations::FillTile(const Form& form, size_t index) {
+  const Tile to = tile(form, index);
+  for (size_t row = 0; row < to.height; ++row) FillRow(form, to, row);
+}
+
+void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
+  static constexpr float kZeros[32] = {};
+  const bool is_there = row < tile.rows;  // or fills up
+  const float* from = source_ + (tile.first_row + row) * columns_;
+  if (!form.rounded && !x_ready_) {
+    float* x = x_.data() + tile.first_row * columns_ + row;
+    for (size_t i = 0; i < columns_; ++i) x[i * tile.height] = is_there ? from[i] : 0.0f;
+  }
+  if (form.group == 0) return;
+  Prepared& prepared = prepared_[IndexOf(form)];
+  const size_t groups = columns_ / form.group;
+  RoundedGroup rounded;
+  for (size_t group = 0; group < groups; ++group) {
+    const float* x = is_there ? from + group * form.group : kZeros;
+    const size_t at = tile.first_row * groups + group * tile.height + row;
+    if (!form.rounded) {
+      prepared.sums.data()[at] = GroupSum(x, form.group);
+      continue;
     }
-    if (layout_.sums16) {
-      float* sums = sums16_.data() + to.first_row * (columns_ / 16) + row;
-      if (from != nullptr) {
-        GroupSums<16>(from, columns_, to.height, sums);
-      } else {
-        for (size_t i = 0; i < columns_ / 16; ++i) sums[i * to.height] = 0;
-      }
-    }
-    if (layout_.sums32) {
-      float* sums = sums32_.data() + to.first_row * (columns_ / 32) + row;
-      if (from != nullptr) {
-        GroupSums<32>(from, columns_, to.height, sums);
-      } else {
-        for (size_t i = 0; i < columns_ / 32; ++i) sums[i * to.height] = 0;
-      }
-    }
+    RoundGroup(x, form.group, rounded);
+    prepared.scales.data()[at] = rounded.scale;
+    prepared.code_sums.data()[at] = rounded.sum;
+    prepared.sums.data()[at] = rounded.scale * static_cast<float>(rounded.sum);
+    StorePairs(rounded, form.group, form.chunk, tile.height,
+               prepared.pairs.data() + tile.first_row * (columns_ / 2) +
+                   group * (form.group / 2) * tile.height + row);
   }
 }
 

@@ -33,23 +33,6 @@ size_t DirectHeight(size_t rows) {
   return *std::lower_bound(std::begin(kDirectHeights), std::end(kDirectHeights), rows);
 }
 
-Activations::Layout LayoutFor(const MatmulKernels& kernels, size_t rows,
-                              absl::Span<const Product> products) {
-  Activations::Layout layout = {};
-  if (rows <= kDirectRowsMax) {
-    layout.tiles = 1;
-    layout.heights = DirectHeight(rows);
-  } else {
-    layout.tiles = (rows + kernels.tile_rows - 1) / kernels.tile_rows;
-  }
-  for (const Product& product : products) {
-    const PanelLayout weights = LayoutOf(product.weights->type());
-    if (weights.has_min && weights.group == 16) layout.sums16 = true;
-    if (weights.has_min && weights.group == 32) layout.sums32 = true;
-  }
-  return layout;
-}
-
 // Where each task's panels begin, and the end. Large shares first and ever smaller ones later, so
 // that threads read long runs and yet end at the same time.
 void Share(size_t panels, size_t threads, std::vector<size_t>& begins) {
@@ -63,18 +46,42 @@ void Share(size_t panels, size_t threads, std::vector<size_t>& begins) {
   }
 }
 
-PanelProduct ProductWith(const Product& product, size_t panel, const Activations::Tile& tile) {
-  const PackedMatrix& weights = *product.weights;
+// The kernels of `numerics` for one product, and what they multiply with.
+struct Way {
+  const MatmulKernels& kernels;
+  size_t type;
+  PanelLayout layout;
+  Activations::Form form;
+};
+
+Way WayOf(const Numerics& numerics, const PackedMatrix& weights) {
   const PanelLayout layout = LayoutOf(weights.type());
+  const Activations::Form form = Activations::FormFor(layout, numerics.rounds_to_16);
+  return {.kernels =
+              form.rounded ? RoundedMatmulKernelsOf(numerics.set) : MatmulKernelsOf(numerics.set),
+          .type = static_cast<size_t>(weights.type()),
+          .layout = layout,
+          .form = form};
+}
+
+// Of `panels` panels from number `panel` on.
+PanelProduct ProductWith(const Product& product, const Way& way, size_t panel, size_t panels,
+                         const Activations::Tile& tile) {
+  const PackedMatrix& weights = *product.weights;
+  const size_t panel_bytes = way.layout.panel_bytes(weights.columns());
   const size_t first_output = panel * kPanelRows;
-  return {.panel = weights.packed() + panel * layout.panel_bytes(weights.columns()),
+  return {.panels = weights.packed() + panel * panel_bytes,
+          .panel_bytes = panel_bytes,
           .columns = weights.columns(),
           .x = tile.x,
-          .sums = layout.group == 16 ? tile.sums16 : tile.sums32,
+          .sums = tile.sums,
+          .x_pairs = tile.pairs,
+          .x_scales = tile.scales,
+          .x_code_sums = tile.code_sums,
           .rows = tile.rows,
           .out = product.out + tile.first_row * weights.rows() + first_output,
           .out_stride = weights.rows(),
-          .outputs = std::min(kPanelRows, weights.rows() - first_output)};
+          .outputs = std::min(panels * kPanelRows, weights.rows() - first_output)};
 }
 
 }  // namespace
@@ -93,24 +100,45 @@ MultiplyScratch& MultiplyScratch::operator=(MultiplyScratch&&) noexcept = defaul
 namespace {
 
 // One tile: each panel is read once.
-void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers,
-                    const MatmulKernels& kernels, absl::Span<const Product> products) {
+void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers, const Numerics& numerics,
+                    absl::Span<const Product> products) {
   Share(PanelsOf(products), pool.threads(), buffers.begins);
-  const Activations::Tile tile = buffers.activations.tile(0);
   pool.Run(buffers.begins.size() - 1, [&](size_t task, uint32_t worker) {
-    for (size_t i = buffers.begins[task]; i < buffers.begins[task + 1]; ++i) {
+    size_t run = 0;  // panels of one product
+    for (size_t i = buffers.begins[task]; i < buffers.begins[task + 1]; i += run) {
       size_t panel = i;
       const Product& product = ProductOf(products, panel);
-      const auto type = static_cast<size_t>(product.weights->type());
-      kernels.multiply[type][tile.height - 1](ProductWith(product, panel, tile));
+      run = std::min(buffers.begins[task + 1] - i, PanelsOf(*product.weights) - panel);
+      const Way way = WayOf(numerics, *product.weights);
+      const Activations::Tile tile = buffers.activations.tile(way.form, 0);
+      way.kernels.multiply[way.type][tile.height - 1](ProductWith(product, way, panel, run, tile));
     }
   });
 }
 
-// Many tiles: each panel is widened into the thread's own room and multiplied with one tile after
-// another. Few panels are shared out by tiles as well.
-void MultiplyWidened(ComputePool& pool, MultiplyScratch::Buffers& buffers,
-                     const MatmulKernels& kernels, absl::Span<const Product> products) {
+// One panel with the tiles from `begin` to `end`: widened into the thread's own room first, unless
+// its kernels take it as it is.
+void MultiplyPanelWidened(MultiplyScratch::Buffers& buffers, uint32_t worker, const Way& way,
+                          const Product& product, size_t panel, size_t begin, size_t end) {
+  const uint8_t* widened = nullptr;
+  if (way.kernels.widen[way.type] != nullptr) {
+    const size_t columns = product.weights->columns();
+    uint8_t* room = buffers.widened[worker].data();
+    way.kernels.widen[way.type](product.weights->packed() + panel * way.layout.panel_bytes(columns),
+                                columns, room);
+    widened = room;
+  }
+  for (size_t i = begin; i < end; ++i) {
+    const Activations::Tile tile = buffers.activations.tile(way.form, i);
+    PanelProduct work = ProductWith(product, way, panel, 1, tile);
+    if (widened != nullptr) work.panels = widened;
+    way.kernels.multiply_widened[way.type][tile.height - 1](work);
+  }
+}
+
+// Many tiles: few panels are shared out by tiles as well.
+void MultiplyWidened(ComputePool& pool, MultiplyScratch::Buffers& buffers, const Numerics& numerics,
+                     absl::Span<const Product> products) {
   size_t room = 0;
   for (const Product& product : products) {
     room =
@@ -126,21 +154,9 @@ void MultiplyWidened(ComputePool& pool, MultiplyScratch::Buffers& buffers,
   pool.Run(panels * runs, [&](size_t task, uint32_t worker) {
     size_t panel = task / runs;
     const Product& product = ProductOf(products, panel);
-    const auto type = static_cast<size_t>(product.weights->type());
     const size_t run = task % runs;
-    const uint8_t* widened = nullptr;
-    for (size_t i = tiles * run / runs; i < tiles * (run + 1) / runs; ++i) {
-      const Activations::Tile tile = buffers.activations.tile(i);
-      PanelProduct work = ProductWith(product, panel, tile);
-      if (kernels.widen[type] != nullptr) {
-        if (widened == nullptr) {
-          kernels.widen[type](work.panel, work.columns, buffers.widened[worker].data());
-          widened = buffers.widened[worker].data();
-        }
-        work.panel = widened;
-      }
-      kernels.multiply_widened[type][tile.height - 1](work);
-    }
+    MultiplyPanelWidened(buffers, worker, WayOf(numerics, *product.weights), product, panel,
+                         tiles * run / runs, tiles * (run + 1) / runs);
   });
 }
 
@@ -149,14 +165,19 @@ void MultiplyWidened(ComputePool& pool, MultiplyScratch::Buffers& buffers,
 void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numerics, const float* x,
               size_t rows, absl::Span<const Product> products) {
   if (rows == 0) return;
-  const MatmulKernels& kernels = MatmulKernelsOf(numerics.set);
   MultiplyScratch::Buffers& buffers = scratch.buffers();
-  buffers.activations.Set(pool, x, rows, products[0].weights->columns(),
-                          LayoutFor(kernels, rows, products));
-  if (rows <= kDirectRowsMax) {
-    MultiplyDirect(pool, buffers, kernels, products);
+  const size_t columns = products[0].weights->columns();
+  const bool direct = rows <= kDirectRowsMax;
+  const size_t tile_rows = MatmulKernelsOf(numerics.set).tile_rows;
+  buffers.activations.Set(x, rows, columns, direct ? 1 : (rows + tile_rows - 1) / tile_rows,
+                          direct ? DirectHeight(rows) : 0);
+  for (const Product& product : products) {
+    buffers.activations.Prepare(pool, WayOf(numerics, *product.weights).form);
+  }
+  if (direct) {
+    MultiplyDirect(pool, buffers, numerics, products);
   } else {
-    MultiplyWidened(pool, buffers, kernels, products);
+    MultiplyWidened(pool, buffers, numerics, products);
   }
 }
 

@@ -1,7 +1,5 @@
 #include "services/shard/engine/numerics.h"
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -9,19 +7,44 @@
 namespace kvmesh::shard {
 namespace {
 
-constexpr absl::string_view kFma32 = "fma32";
+struct Id {
+  absl::string_view name;
+  bool rounds_to_16;
+};
 
-std::string Known() {
-  std::vector<std::string> names = {std::string(kFma32)};
+// The default first.
+constexpr Id kIds[] = {{"round16", true}, {"fma32", false}};
+
+Numerics Make(const Id& id, InstructionSet set) {
+  return {.id = std::string(id.name), .set = set, .rounds_to_16 = id.rounds_to_16};
+}
+
+// The fastest set that the processor has; the slowest of all, if it has none.
+InstructionSet BestSet(const CpuFeatures& cpu) {
+  InstructionSet best = kInstructionSets[0];
   for (const InstructionSet set : kInstructionSets) {
-    names.push_back(absl::StrCat(kFma32, ":", NameOf(set)));
+    if (MissingFeatures(set, cpu).empty()) best = set;
+  }
+  return best;
+}
+
+std::string KnownNames() {
+  std::vector<std::string> names;
+  for (const Id& id : kIds) {
+    names.emplace_back(id.name);
+    for (const InstructionSet set : kInstructionSets) {
+      names.push_back(absl::StrCat(id.name, ":", NameOf(set)));
+    }
   }
   return absl::StrJoin(names, ", ");
 }
 
-absl::Status Lacks(absl::string_view name, InstructionSet set, const CpuFeatures& cpu) {
+absl::StatusOr<Numerics> Checked(absl::string_view name, const Id& id, InstructionSet set,
+                                 const CpuFeatures& cpu) {
+  const std::vector<std::string> missing = MissingFeatures(set, cpu);
+  if (missing.empty()) return Make(id, set);
   return absl::FailedPreconditionError(absl::StrCat("numerics \"", name, "\" needs ",
-                                                    absl::StrJoin(MissingFeatures(set, cpu), ", "),
+                                                    absl::StrJoin(missing, ", "),
                                                     ", which this processor lacks"));
 }
 
@@ -29,25 +52,23 @@ absl::Status Lacks(absl::string_view name, InstructionSet set, const CpuFeatures
 
 std::vector<Numerics> NumericsOfThisMachine(const CpuFeatures& cpu) {
   std::vector<Numerics> found;
-  for (const InstructionSet set : kInstructionSets) {
-    if (MissingFeatures(set, cpu).empty()) found = {{.id = std::string(kFma32), .set = set}};
-  }
+  const InstructionSet set = BestSet(cpu);
+  if (!MissingFeatures(set, cpu).empty()) return found;
+  for (const Id& id : kIds) found.push_back(Make(id, set));
   return found;
 }
 
 absl::StatusOr<Numerics> NumericsNamed(absl::string_view name, const CpuFeatures& cpu) {
-  if (name.empty() || name == kFma32) {
-    std::vector<Numerics> found = NumericsOfThisMachine(cpu);
-    if (found.empty()) return Lacks(kFma32, kInstructionSets[0], cpu);
-    return std::move(found.front());
-  }
-  for (const InstructionSet set : kInstructionSets) {
-    if (name != absl::StrCat(kFma32, ":", NameOf(set))) continue;
-    if (!MissingFeatures(set, cpu).empty()) return Lacks(name, set, cpu);
-    return Numerics{.id = std::string(kFma32), .set = set};
+  for (const Id& id : kIds) {
+    if (name == id.name || (name.empty() && &id == &kIds[0])) {
+      return Checked(id.name, id, BestSet(cpu), cpu);
+    }
+    for (const InstructionSet set : kInstructionSets) {
+      if (name == absl::StrCat(id.name, ":", NameOf(set))) return Checked(name, id, set, cpu);
+    }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("numerics \"", name, "\" is not known; known are ", Known()));
+      absl::StrCat("numerics \"", name, "\" is not known; known are ", KnownNames()));
 }
 
 }  // namespace kvmesh::shard

@@ -11,12 +11,13 @@ namespace kvmesh::shard {
 
 // Slowest first.
 enum class InstructionSet {
-  kAvx2,    // AVX2, FMA, F16C
-  kAvx512,  // AVX-512 F, BW, DQ, VL, besides
+  kAvx2,        // AVX2, FMA, F16C
+  kAvx512,      // AVX-512 F, BW, DQ, VL, besides
+  kAvx512Vnni,  // AVX-512 VNNI, besides
 };
 
-inline constexpr InstructionSet kInstructionSets[] = {InstructionSet::kAvx2,
-                                                      InstructionSet::kAvx512};
+inline constexpr InstructionSet kInstructionSets[] = {
+    InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAvx512Vnni};
 
 // What kernels ask of a processor and of the system that saves its registers.
 struct CpuFeatures {
@@ -27,10 +28,11 @@ struct CpuFeatures {
   bool avx512bw = false;
   bool avx512dq = false;
   bool avx512vl = false;
+  bool avx512_vnni = false;
 };
 CpuFeatures FeaturesOfThisCpu();
 
-absl::string_view NameOf(InstructionSet set);  // "avx2", "avx512"
+absl::string_view NameOf(InstructionSet set);  // "avx2", "avx512", "avx512vnni"
 
 // The features of `set` that are missing, as Linux names them; none: the set runs.
 std::vector<std::string> MissingFeatures(InstructionSet set,

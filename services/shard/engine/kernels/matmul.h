@@ -1,5 +1,5 @@
-// Products of a tile of rows with one panel of packed weights (panel_layout.h), compiled once for
-// each set of instructions. All sets give the same bits, and so do all heights of a tile and both
+// Products of a tile of rows with panels of packed weights (panel_layout.h), compiled once for each
+// set of instructions. All sets give the same bits, and so do all heights of a tile and both
 // ways of reading weights: a result depends on its row and its output's weights alone.
 //
 // The order of every sum. Features are taken in groups, ascending (PanelLayout::group). Within a
@@ -7,6 +7,11 @@
 // scale is multiplied with (the weight itself where there is no scale). Then, from zero and one
 // group after another: total = fma(scale, sum, total), without a scale total = total + sum; with
 // minima then total = fma(minimum, sum of x over the group, total).
+//
+// With rounded activations (activations.h) a sum of a group of quantised weights is that of the
+// whole numbers, codes less zero or table values, times those of x, which is exact; then total =
+// fma(scale * scale of x, sum, total), with minima then total = fma(minimum, sum of the rounded x,
+// total).
 //
 // Pure; thread-safe. NaN passes through.
 #pragma once
@@ -27,14 +32,19 @@ inline constexpr size_t kDirectRowsMax = 8;
 inline constexpr size_t kTileRowsMax = 12;
 
 struct PanelProduct {
-  const uint8_t* panel;
+  const uint8_t* panels;  // one after another
+  size_t panel_bytes;
   size_t columns;
   const float* x;     // [columns, height]
   const float* sums;  // of x over the groups: [columns / group, height]; of types with minima
-  size_t rows;        // results stored: at most the height
-  float* out;         // [rows, out_stride]
+  // In place of x, where activations are rounded:
+  const int32_t* x_pairs;      // [columns / 2, height]: words of two features, see Activations
+  const float* x_scales;       // [columns / group, height]
+  const int32_t* x_code_sums;  // of the words: [columns / group, height]
+  size_t rows;                 // results stored: at most the height
+  float* out;                  // [rows, out_stride]
   size_t out_stride;
-  size_t outputs;  // results stored of a row: at most kPanelRows
+  size_t outputs;  // of all panels; the last one may have fewer than kPanelRows
 };
 using MultiplyPanel = void (*)(const PanelProduct& product);
 
@@ -60,8 +70,13 @@ constexpr size_t WidenedBytes(const PanelLayout& layout, size_t columns) {
 
 // To run them the processor must have `set` (MissingFeatures).
 const MatmulKernels& MatmulKernelsOf(InstructionSet set);
+// With rounded activations; of quantised types alone.
+const MatmulKernels& RoundedMatmulKernelsOf(InstructionSet set);
 
 extern const MatmulKernels kMatmulAvx2;
 extern const MatmulKernels kMatmulAvx512;
+extern const MatmulKernels kRoundedMatmulAvx2;
+extern const MatmulKernels kRoundedMatmulAvx512;
+extern const MatmulKernels kRoundedMatmulAvx512Vnni;
 
 }  // namespace kvmesh::shard

@@ -120,30 +120,41 @@ void ReadIQ4_XS(const uint8_t* src, BlockFields& f) {
   }
 }
 
-// Words of 32 / bits codes, of which `bits` bits from `shift` on are put.
-void StoreWords(const BlockFields& fields, size_t count, size_t bits, size_t shift, size_t lane,
-                uint8_t* section) {
-  const size_t in_word = 32 / bits;
-  const uint32_t mask = (uint32_t{1} << bits) - 1;
-  for (size_t word = 0; word < count / in_word; ++word) {
-    uint32_t value = 0;
-    for (size_t i = 0; i < in_word; ++i) {
-      value |= ((uint32_t{fields.codes[word * in_word + i]} >> shift) & mask) << (bits * i);
+void StoreWord(uint8_t* words, size_t index, size_t lane, uint32_t value) {
+  std::memcpy(words + (index * kPanelRows + lane) * sizeof(value), &value, sizeof(value));
+}
+uint32_t LoadWord(const uint8_t* words, size_t index, size_t lane) {
+  return LoadAt<uint32_t>(words + (index * kPanelRows + lane) * sizeof(uint32_t));
+}
+
+// The codes of one unit.
+void StoreUnit(const PanelLayout& layout, const uint8_t* codes, size_t lane, uint8_t* unit) {
+  const uint32_t low_mask = (uint32_t{1} << layout.low_bits) - 1;
+  uint32_t high = 0;
+  if (layout.high_bits > 0) {
+    for (size_t i = 0; i < layout.unit(); ++i) {
+      high |= (uint32_t{codes[i]} >> layout.low_bits) << layout.high_bit_of(i);
     }
-    std::memcpy(section + (word * kPanelRows + lane) * sizeof(value), &value, sizeof(value));
+    StoreWord(unit, 0, lane, high);
+  }
+  for (size_t word = 0; word < layout.unit() / layout.chunk(); ++word) {
+    uint32_t low = 0;
+    for (size_t i = 0; i < layout.chunk(); ++i) {
+      low |= (codes[word * layout.chunk() + i] & low_mask) << (layout.low_bits * i);
+    }
+    StoreWord(unit + layout.high_bytes(), word, lane, low);
   }
 }
 
-void LoadWords(const uint8_t* section, size_t count, size_t bits, size_t shift, size_t lane,
-               BlockFields& fields) {
-  const size_t in_word = 32 / bits;
-  const uint32_t mask = (uint32_t{1} << bits) - 1;
-  for (size_t word = 0; word < count / in_word; ++word) {
-    const auto value = LoadAt<uint32_t>(section + (word * kPanelRows + lane) * sizeof(uint32_t));
-    for (size_t i = 0; i < in_word; ++i) {
-      fields.codes[word * in_word + i] |=
-          static_cast<uint8_t>(((value >> (bits * i)) & mask) << shift);
-    }
+void LoadUnit(const PanelLayout& layout, const uint8_t* unit, size_t lane, uint8_t* codes) {
+  const uint32_t low_mask = (uint32_t{1} << layout.low_bits) - 1;
+  const uint32_t high_mask = (uint32_t{1} << layout.high_bits) - 1;
+  const uint32_t high = layout.high_bits > 0 ? LoadWord(unit, 0, lane) : 0;
+  for (size_t i = 0; i < layout.unit(); ++i) {
+    const uint32_t low = LoadWord(unit + layout.high_bytes(), i / layout.chunk(), lane);
+    const uint32_t code = ((low >> (i % layout.chunk() * layout.low_bits)) & low_mask) |
+                          ((high >> layout.high_bit_of(i)) & high_mask) << layout.low_bits;
+    codes[i] = static_cast<uint8_t>(code);
   }
 }
 
@@ -264,10 +275,9 @@ void StorePanelBlock(const PanelLayout& layout, const BlockFields& fields, size_
     std::memcpy(block + layout.m_offset() + 2 * lane, &fields.m, sizeof(fields.m));
   }
   StoreScales(layout, fields, lane, block);
-  StoreWords(fields, layout.block, layout.low_bits, 0, lane, block + layout.low_offset());
-  if (layout.high_bits > 0) {
-    StoreWords(fields, layout.block, layout.high_bits, layout.low_bits, lane,
-               block + layout.high_offset());
+  uint8_t* unit = block + layout.codes_offset();
+  for (size_t i = 0; i < layout.block; i += layout.unit(), unit += layout.unit_bytes()) {
+    StoreUnit(layout, fields.codes.data() + i, lane, unit);
   }
 }
 
@@ -277,10 +287,9 @@ void LoadPanelBlock(const PanelLayout& layout, const uint8_t* block, size_t lane
   fields.d = LoadAt<uint16_t>(block + 2 * lane);
   if (layout.has_min) fields.m = LoadAt<uint16_t>(block + layout.m_offset() + 2 * lane);
   LoadScales(layout, block, lane, fields);
-  LoadWords(block + layout.low_offset(), layout.block, layout.low_bits, 0, lane, fields);
-  if (layout.high_bits > 0) {
-    LoadWords(block + layout.high_offset(), layout.block, layout.high_bits, layout.low_bits, lane,
-              fields);
+  const uint8_t* unit = block + layout.codes_offset();
+  for (size_t i = 0; i < layout.block; i += layout.unit(), unit += layout.unit_bytes()) {
+    LoadUnit(layout, unit, lane, fields.codes.data() + i);
   }
 }
 

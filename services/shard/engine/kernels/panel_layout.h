@@ -7,9 +7,13 @@
 //   d       half precision; scale of the block
 //   m       half precision; if the type has minima
 //   scales  codes of the groups' scales and minima, see Scales
-//   low     32-bit words, of 32 / low_bits neighbouring features; the first one lowest
-//   high    32-bit words, of 32 / high_bits neighbouring features: what a code has beyond low_bits
-// f32 and f16: [features, 32]. bf16: [features, 16] words, of which word i holds output i low and
+//   codes   for every unit of features first what their codes have beyond low_bits, then the low
+//           bits, in 32-bit words of neighbouring features
+// A word of low bits has its `chunk` of codes in order, the first one lowest. A word of high bits
+// has several chunks: of each the first half of the codes in the lower 16 bits, the second half in
+// the upper ones, so that one mask takes a code from each half, of the low bits as of the high
+// ones. Products read a block from front to back, which the processor's prefetching follows. f32
+// and f16: [features, 32]. bf16: [features, 16] words, of which word i holds output i low and
 // output i + 16 high.
 //
 // A weight is scale * (code - zero) + minimum, or scale * kIQ4Values[code]. The products `scale`
@@ -58,7 +62,7 @@ struct PanelLayout {
   constexpr size_t scales_high_offset() const {
     return scales_offset() + (scales == Scales::kSix ? groups() / 2 : groups()) * kPanelRows;
   }
-  constexpr size_t low_offset() const {
+  constexpr size_t codes_offset() const {
     switch (scales) {
       case Scales::kBlock:
         return scales_offset();
@@ -72,13 +76,23 @@ struct PanelLayout {
     }
     return 0;
   }
-  constexpr size_t high_offset() const {
-    return low_offset() + size_t{block} * low_bits / 8 * kPanelRows;
+  // Features whose high bits fill a word.
+  constexpr size_t unit() const { return high_bits > 0 ? 32 / high_bits : block; }
+  // Codes in a word of low bits.
+  constexpr size_t chunk() const { return 32 / low_bits; }
+  // Where the high bits of the index-th code of a unit stand in their word.
+  constexpr int high_bit_of(size_t index) const {
+    const size_t half = chunk() / 2;
+    const size_t place = index / chunk() * half + index % half;  // in its half of the word
+    return static_cast<int>(index % chunk() / half * 16 + place * high_bits);
   }
+  // Of a unit.
+  constexpr size_t high_bytes() const { return unit() * high_bits / 8 * kPanelRows; }
+  constexpr size_t unit_bytes() const { return unit() * (low_bits + high_bits) / 8 * kPanelRows; }
   // Of a block of all 32 outputs.
   constexpr size_t block_bytes() const {
     if (!quantised()) return element_bytes * kPanelRows;
-    return high_offset() + size_t{block} * high_bits / 8 * kPanelRows;
+    return codes_offset() + block / unit() * unit_bytes();
   }
   constexpr size_t panel_bytes(size_t columns) const { return columns / block * block_bytes(); }
 };

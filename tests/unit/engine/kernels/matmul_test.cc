@@ -39,17 +39,27 @@ std::vector<Shape> ShapesFor(WeightType type) {
   return shapes;
 }
 
-class MatmulTest : public ::testing::TestWithParam<std::tuple<InstructionSet, WeightType>> {
+// Every id with every set of instructions.
+std::vector<std::string> AllNumerics() {
+  std::vector<std::string> names;
+  for (const char* id : {"round16", "fma32"}) {
+    for (const InstructionSet set : kInstructionSets) {
+      names.push_back(std::string(id) + ":" + std::string(NameOf(set)));
+    }
+  }
+  return names;
+}
+
+class MatmulTest : public ::testing::TestWithParam<std::tuple<std::string, WeightType>> {
  protected:
   void SetUp() override {
-    numerics_.set = std::get<0>(GetParam());
-    if (!MissingFeatures(numerics_.set).empty()) {
-      GTEST_SKIP() << "this processor lacks " << NameOf(numerics_.set);
-    }
+    const auto numerics = NumericsNamed(std::get<0>(GetParam()));
+    if (!numerics.ok()) GTEST_SKIP() << numerics.status();
+    numerics_ = *numerics;
   }
   WeightType type() const { return std::get<1>(GetParam()); }
 
-  Numerics numerics_ = {.id = "fma32"};
+  Numerics numerics_;
   ComputePool pool_{2, [] {}};
 };
 
@@ -60,7 +70,7 @@ TEST_P(MatmulTest, ProductsAreWithinTheBoundOfTheExactSum) {
     const std::vector<float> out = Multiplied(pool_, numerics_, weights, x);
     for (size_t i = 0; i < out.size(); ++i) {
       const float* row = &x[i / shape.outputs * shape.columns];
-      const ExactDot exact = DotInDouble(weights, i % shape.outputs, row);
+      const ExactDot exact = DotInDouble(numerics_, weights, i % shape.outputs, row);
       ASSERT_LE(std::abs(out[i] - exact.value), exact.bound)
           << shape.rows << " rows, " << shape.outputs << " outputs, " << shape.columns
           << " columns: element " << i;
@@ -75,7 +85,7 @@ TEST_P(MatmulTest, ProductsAreSummedInTheOrderThatIsStated) {
     const std::vector<float> out = Multiplied(pool_, numerics_, weights, x);
     for (size_t i = 0; i < out.size(); ++i) {
       const float* row = &x[i / shape.outputs * shape.columns];
-      ASSERT_EQ(out[i], DotInOrder(weights, i % shape.outputs, row))
+      ASSERT_EQ(out[i], DotInOrder(numerics_, weights, i % shape.outputs, row))
           << shape.rows << " rows, " << shape.outputs << " outputs, " << shape.columns
           << " columns: element " << i;
     }
@@ -83,19 +93,21 @@ TEST_P(MatmulTest, ProductsAreSummedInTheOrderThatIsStated) {
 }
 
 TEST_P(MatmulTest, DenormalsAreNotFlushedToZero) {
+  const bool rounds = numerics_.rounds_to_16 && model::InfoOf(type()).block_size > 1;
   const TestWeights weights(type(), 33, 256, 5);
   for (const size_t rows : {1u, 20u}) {
     const std::vector<float> x = RandomFloats(rows * 256, 6, 0x1p-128f);
     const std::vector<float> out = Multiplied(pool_, numerics_, weights, x);
     for (size_t i = 0; i < out.size(); ++i) {
       const float* row = &x[i / 33 * 256];
-      const ExactDot exact = DotInDouble(weights, i % 33, row);
+      const ExactDot exact = DotInDouble(numerics_, weights, i % 33, row);
       ASSERT_LE(std::abs(out[i] - exact.value), exact.bound);
-      ASSERT_EQ(out[i], DotInOrder(weights, i % 33, row));
+      ASSERT_EQ(out[i], DotInOrder(numerics_, weights, i % 33, row));
     }
-    EXPECT_TRUE(std::any_of(out.begin(), out.end(), [](float value) {
+    const bool some = std::any_of(out.begin(), out.end(), [](float value) {
       return value != 0 && std::abs(value) < std::numeric_limits<float>::min();
-    }));
+    });
+    EXPECT_NE(some, rounds) << "rounded activations below 2^-127 are zero";
   }
 }
 
@@ -162,30 +174,64 @@ TEST_P(MatmulTest, NanAndInfinitiesStayInTheirRow) {
   }
 }
 
+TEST_P(MatmulTest, ActivationsOfEverySizeKeepWithinTheBound) {
+  const TestWeights weights(type(), 33, 256, 19);
+  for (const float scale : {0x1p-100f, 0x1p-20f, 1e4f, 0x1p60f}) {
+    std::vector<float> x = RandomFloats(256, 20, scale);
+    x[7] = scale * 1000;  // its group's others are small beside it
+    std::fill_n(x.begin() + 64, 64, 0.0f);
+    const std::vector<float> out = Multiplied(pool_, numerics_, weights, x);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const ExactDot exact = DotInDouble(numerics_, weights, i, x.data());
+      ASSERT_LE(std::abs(out[i] - exact.value), exact.bound) << "scale " << scale;
+      ASSERT_EQ(out[i], DotInOrder(numerics_, weights, i, x.data())) << "scale " << scale;
+    }
+  }
+}
+
+TEST_P(MatmulTest, ActivationsThatRoundBeyondTheLargestCodeAreCut) {
+  const TestWeights weights(type(), 33, 256, 21);
+  // Divided by its scale, 2^-14, the next number below 2 is 32768 when rounded.
+  std::vector<float> x(256, std::nextafter(2.0f, 0.0f));
+  for (size_t i = 0; i < x.size(); i += 2) x[i] = -x[i];
+  const std::vector<float> out = Multiplied(pool_, numerics_, weights, x);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const ExactDot exact = DotInDouble(numerics_, weights, i, x.data());
+    ASSERT_LE(std::abs(out[i] - exact.value), exact.bound);
+    ASSERT_EQ(out[i], DotInOrder(numerics_, weights, i, x.data()));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, MatmulTest,
-                         ::testing::Combine(::testing::ValuesIn(kInstructionSets),
+                         ::testing::Combine(::testing::ValuesIn(AllNumerics()),
                                             ::testing::ValuesIn(AllWeightTypes())),
                          [](const auto& info) {
-                           return std::string(NameOf(std::get<0>(info.param))) + "_" +
-                                  NameOfType(std::get<1>(info.param));
+                           std::string name = std::get<0>(info.param);
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name + "_" + NameOfType(std::get<1>(info.param));
                          });
 
 class MatmulOfType : public ::testing::TestWithParam<WeightType> {};
 
 TEST_P(MatmulOfType, AllSetsOfInstructionsGiveTheSameBits) {
-  std::vector<std::vector<float>> outs;
   ComputePool pool(2, [] {});
-  for (const size_t rows : {1u, 6u, 40u}) {
-    const TestWeights weights(GetParam(), 100, 768, 14);
-    const std::vector<float> x = RandomFloats(rows * 768, 15);
-    outs.clear();
-    for (const InstructionSet set : kInstructionSets) {
-      if (!MissingFeatures(set).empty()) continue;
-      outs.push_back(Multiplied(pool, {.id = "fma32", .set = set}, weights, x));
-      EXPECT_TRUE(SameBits(outs.back(), outs.front())) << NameOf(set) << ", " << rows << " rows";
+  size_t sets = 0;
+  for (const bool rounds : {true, false}) {
+    for (const size_t rows : {1u, 6u, 40u}) {
+      const TestWeights weights(GetParam(), 100, 768, 14);
+      const std::vector<float> x = RandomFloats(rows * 768, 15);
+      std::vector<float> first;
+      sets = 0;
+      for (const InstructionSet set : kInstructionSets) {
+        if (!MissingFeatures(set).empty()) continue;
+        const std::vector<float> out =
+            Multiplied(pool, {.id = "", .set = set, .rounds_to_16 = rounds}, weights, x);
+        if (sets++ == 0) first = out;
+        EXPECT_TRUE(SameBits(out, first)) << NameOf(set) << ", " << rows << " rows";
+      }
     }
   }
-  if (outs.size() < 2) GTEST_SKIP() << "this processor runs one set";
+  if (sets < 2) GTEST_SKIP() << "this processor runs one set";
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, MatmulOfType, ::testing::ValuesIn(AllWeightTypes()),

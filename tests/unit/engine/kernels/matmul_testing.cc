@@ -48,6 +48,28 @@ float SumOfGroup(const float* x, size_t count) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
+// The power of two by which a group of rounded activations is scaled.
+double ScaleOf(const float* x, size_t count) {
+  float largest = 0;
+  for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(x[i]));
+  return largest < 0x1p-112f ? 0x1p-126 : std::ldexp(1.0, std::ilogb(largest) - 14);
+}
+
+struct RoundedDot {
+  int64_t products;  // of values and codes of x
+  int64_t codes;     // sum
+};
+
+RoundedDot DotOfCodes(const float* values, const float* x, size_t count, double unit) {
+  RoundedDot dot = {};
+  for (size_t i = 0; i < count; ++i) {
+    const double code = std::clamp(std::nearbyint(x[i] / unit), -32767.0, 32767.0);
+    dot.products += static_cast<int64_t>(values[i] * code);
+    dot.codes += static_cast<int64_t>(code);
+  }
+  return dot;
+}
+
 double Gamma(size_t n) {
   const double nu = static_cast<double>(n) * 0x1p-24;
   return nu / (1 - nu);
@@ -55,11 +77,14 @@ double Gamma(size_t n) {
 
 }  // namespace
 
-ExactDot DotInDouble(const TestWeights& weights, size_t row, const float* x) {
+ExactDot DotInDouble(const Numerics& numerics, const TestWeights& weights, size_t row,
+                     const float* x) {
   const Taken taken = TakeApart(weights, row);
   const size_t groups = (weights.columns() + taken.group - 1) / taken.group;
+  const bool rounds = numerics.rounds_to_16 && !taken.scales.empty();
   double sum = 0;
   double magnitude = 0;
+  double rounding = 0;
   double scale_max = 1;
   for (size_t i = 0; i < weights.columns(); ++i) {
     const size_t group = i / taken.group;
@@ -67,26 +92,42 @@ ExactDot DotInDouble(const TestWeights& weights, size_t row, const float* x) {
     const double min = taken.minima.empty() ? 0 : double{taken.minima[group]};
     scale_max = std::max(scale_max, std::abs(scale));
     sum += (scale * taken.values[i] + min) * x[i];
-    magnitude += std::abs(scale * taken.values[i] * x[i]) + std::abs(min * x[i]);
+    double off = 0;
+    if (rounds) {
+      const double unit = ScaleOf(x + group * taken.group, taken.group);
+      off = std::abs(x[i]) > 32767 * unit ? unit : unit / 2;
+      rounding += std::abs(scale * taken.values[i] + min) * off;
+    }
+    magnitude += (std::abs(scale * taken.values[i]) + std::abs(min)) * (std::abs(x[i]) + off);
   }
-  const size_t in_group = std::min(taken.group, weights.columns());
+  const size_t in_group = rounds ? 1 : std::min(taken.group, weights.columns()) + 5;
   return {.value = sum,
-          .bound = Gamma(in_group + 2 * groups + 5) * magnitude +
+          .bound = Gamma(in_group + 2 * groups) * magnitude + rounding +
                    static_cast<double>(weights.columns() + 2 * groups) * 0x1p-150 * scale_max};
 }
 
-float DotInOrder(const TestWeights& weights, size_t row, const float* x) {
+float DotInOrder(const Numerics& numerics, const TestWeights& weights, size_t row, const float* x) {
   const Taken taken = TakeApart(weights, row);
+  const bool rounds = numerics.rounds_to_16 && !taken.scales.empty();
   float total = 0;
   for (size_t begin = 0; begin < weights.columns(); begin += taken.group) {
     const size_t end = std::min(begin + taken.group, weights.columns());
+    const size_t group = begin / taken.group;
+    const float min = taken.minima.empty() ? 0 : taken.minima[group];
+    if (rounds) {
+      const double unit = ScaleOf(x + begin, taken.group);
+      const RoundedDot dot = DotOfCodes(&taken.values[begin], x + begin, taken.group, unit);
+      total = std::fma(static_cast<float>(taken.scales[group] * unit),
+                       static_cast<float>(dot.products), total);
+      if (!taken.minima.empty()) {
+        total = std::fma(min, static_cast<float>(unit * static_cast<double>(dot.codes)), total);
+      }
+      continue;
+    }
     float sum = 0;
     for (size_t i = begin; i < end; ++i) sum = std::fma(taken.values[i], x[i], sum);
-    const size_t group = begin / taken.group;
     total = taken.scales.empty() ? total + sum : std::fma(taken.scales[group], sum, total);
-    if (!taken.minima.empty()) {
-      total = std::fma(taken.minima[group], SumOfGroup(x + begin, taken.group), total);
-    }
+    if (!taken.minima.empty()) total = std::fma(min, SumOfGroup(x + begin, taken.group), total);
   }
   return total;
 }

@@ -29,10 +29,14 @@ struct ExactDot {
 //   gamma(g + 2 m + 5) * sum(|scale value x| + |minimum x|).
 // Each rounding can also lose half the smallest denormal, 2^-150, which scales of a group enlarge:
 //   (columns + 2 m) * 2^-150 * max(1, |scale|).
-ExactDot DotInDouble(const TestWeights& weights, size_t row, const float* x);
+// With rounded activations a sum of a group is rounded once, as it becomes a float, in place of g
+// and 5 times, and x is off by half the scale s of its group, or by s if it was cut:
+//   sum(|scale value + minimum| * (s or s / 2)).
+ExactDot DotInDouble(const Numerics& numerics, const TestWeights& weights, size_t row,
+                     const float* x);
 
-// The order, one fused multiply-add after another.
-float DotInOrder(const TestWeights& weights, size_t row, const float* x);
+// The order that kernels/matmul.h states, one operation after another.
+float DotInOrder(const Numerics& numerics, const TestWeights& weights, size_t row, const float* x);
 
 // x: [rows, columns] times the weights, packed and multiplied: [rows, weights.rows()].
 std::vector<float> Multiplied(ComputePool& pool, const Numerics& numerics,

@@ -1,32 +1,34 @@
 #include "common/rpc/blob_client.h"
 
-#include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status_bridge.h"
+#include "common/rpc/chunk_codec.h"
+#include "common/rpc/raw_call.h"
 
 namespace kvmesh::rpc {
 namespace {
 
-using PutWriter = grpc::ClientWriterInterface<v1::PutRequest>;
+constexpr char kPut[] = "/kvmesh.v1.BlobService/Put";
+constexpr char kGet[] = "/kvmesh.v1.BlobService/Get";
 
 // False: the call has ended; its status says why.
-bool WriteParts(PutWriter& writer, absl::Span<const absl::string_view> parts) {
-  v1::PutRequest request;
-  std::string* chunk = request.mutable_chunk();
-  chunk->reserve(kBlobChunkBytes);
-  for (absl::string_view part : parts) {
+bool WriteParts(RawCall& call, const SlabBytes& slab) {
+  std::vector<absl::string_view> chunk;
+  size_t left = kBlobChunkBytes;
+  for (absl::string_view part : slab.parts) {
     while (!part.empty()) {
-      const size_t count = std::min(kBlobChunkBytes - chunk->size(), part.size());
-      chunk->append(part.data(), count);
-      part.remove_prefix(count);
-      if (chunk->size() < kBlobChunkBytes) continue;
-      if (!writer.Write(request)) return false;
-      chunk->clear();
+      chunk.push_back(part.substr(0, left));
+      part.remove_prefix(chunk.back().size());
+      left -= chunk.back().size();
+      if (left > 0) continue;
+      if (!call.Write(MakeChunkMessage(chunk, slab.owner))) return false;
+      chunk.clear();
+      left = kBlobChunkBytes;
     }
   }
-  return chunk->empty() || writer.Write(request);
+  return chunk.empty() || call.Write(MakeChunkMessage(chunk, slab.owner));
 }
 
 uint64_t BytesOf(const v1::GetHeader& header) {
@@ -36,22 +38,34 @@ uint64_t BytesOf(const v1::GetHeader& header) {
 }
 
 // `*ended`: the store has ended the call.
-absl::Status ReadChunks(
-    grpc::ClientReaderInterface<v1::GetResponse>& reader, v1::GetHeader* header, bool* ended,
-    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_chunk) {
-  v1::GetResponse response;
-  *ended = !reader.Read(&response);
-  if (*ended || !response.has_header()) {
+absl::Status ReadAnswer(
+    RawCall& call, v1::GetHeader* header, bool* ended,
+    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_bytes) {
+  grpc::ByteBuffer message;
+  v1::GetResponse first;
+  *ended = !call.Read(&message);
+  if (*ended || !ParseMessage(&message, &first) || !first.has_header()) {
     return absl::DataLossError("the answer has no header");
   }
-  header->Swap(response.mutable_header());
+  header->Swap(first.mutable_header());
   uint64_t left = BytesOf(*header);
-  while (reader.Read(&response)) {
-    if (response.has_header() || response.chunk().size() > left) {
-      return absl::DataLossError("the answer has more bytes than its header says");
+  std::vector<grpc::Slice> slices;
+  std::vector<absl::string_view> chunk;
+  while (call.Read(&message)) {
+    v1::GetResponse parsed;
+    if (!ViewChunk(message, &slices, &chunk)) {
+      if (!ParseMessage(&message, &parsed) || parsed.has_header()) {
+        return absl::DataLossError("a message of the answer is no chunk");
+      }
+      chunk = {absl::string_view(parsed.chunk())};
     }
-    left -= response.chunk().size();
-    KVMESH_RETURN_IF_ERROR(on_chunk(*header, response.chunk()));
+    for (const absl::string_view bytes : chunk) {
+      if (bytes.size() > left) {
+        return absl::DataLossError("the answer has more bytes than its header says");
+      }
+      left -= bytes.size();
+      KVMESH_RETURN_IF_ERROR(on_bytes(*header, bytes));
+    }
   }
   *ended = true;
   if (left == 0) return absl::OkStatus();
@@ -60,32 +74,37 @@ absl::Status ReadChunks(
 
 }  // namespace
 
-absl::StatusOr<v1::PutResponse> PutSlab(v1::BlobService::StubInterface& stub,
-                                        const v1::PutHeader& header,
-                                        absl::Span<const absl::string_view> parts,
+SlabBytes SlabBytes::Of(std::string slab) {
+  const auto owner = std::make_shared<const std::string>(std::move(slab));
+  return {.parts = {absl::string_view(*owner)}, .owner = owner};
+}
+
+absl::StatusOr<v1::PutResponse> PutSlab(const std::shared_ptr<grpc::Channel>& channel,
+                                        const v1::PutHeader& header, const SlabBytes& slab,
                                         absl::Duration timeout) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
-  v1::PutResponse response;
-  const std::unique_ptr<PutWriter> writer(stub.Put(&context, &response));
+  RawCall call(channel, kPut, timeout);
   v1::PutRequest first;
   *first.mutable_header() = header;
-  if (writer->Write(first) && WriteParts(*writer, parts)) writer->WritesDone();
-  KVMESH_RETURN_IF_ERROR(FromGrpc(writer->Finish()));
-  return response;
+  if (call.Write(SerializeMessage(first)) && WriteParts(call, slab)) call.WritesDone();
+  grpc::ByteBuffer answer;
+  const bool answered = call.Read(&answer);
+  KVMESH_RETURN_IF_ERROR(call.Finish());
+  v1::PutResponse response;
+  if (answered && ParseMessage(&answer, &response)) return response;
+  return absl::DataLossError("the answer is no PutResponse");
 }
 
 absl::StatusOr<v1::GetHeader> GetSlab(
-    v1::BlobService::StubInterface& stub, const v1::GetRequest& request, absl::Duration timeout,
-    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_chunk) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
-  const auto reader = stub.Get(&context, request);
+    const std::shared_ptr<grpc::Channel>& channel, const v1::GetRequest& request,
+    absl::Duration timeout,
+    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_bytes) {
+  RawCall call(channel, kGet, timeout);
   v1::GetHeader header;
   bool ended = false;
-  const absl::Status read = ReadChunks(*reader, &header, &ended, on_chunk);
-  if (!ended) context.TryCancel();
-  const absl::Status finished = FromGrpc(reader->Finish());
+  if (call.Write(SerializeMessage(request))) call.WritesDone();
+  const absl::Status read = ReadAnswer(call, &header, &ended, on_bytes);
+  if (!ended) call.Cancel();
+  const absl::Status finished = call.Finish();
   // The store's own error explains a short answer; the end of a call that we gave up explains
   // nothing.
   if (ended && !finished.ok()) return finished;

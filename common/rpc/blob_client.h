@@ -1,31 +1,44 @@
-// A caller's side of Put and Get. Blocking: for threads of one's own, never for a reaction.
+// A caller's side of Put and Get. Blocking: for threads of one's own, never for a reaction. The
+// slab's bytes are not copied: they are sent from where they lie, and given from where they came.
 #pragma once
+
+#include <grpcpp/channel.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "kvmesh/v1/blob.grpc.pb.h"
+#include "kvmesh/v1/blob.pb.h"
 
 namespace kvmesh::rpc {
 
 inline constexpr size_t kBlobChunkBytes = 1 << 20;
 
-// `parts`, one behind another, are the slab: header.size_bytes bytes. The store's errors; and
-// DeadlineExceeded after `timeout`.
-absl::StatusOr<v1::PutResponse> PutSlab(v1::BlobService::StubInterface& stub,
-                                        const v1::PutHeader& header,
-                                        absl::Span<const absl::string_view> parts,
+// A slab in memory. `owner` keeps the parts as they are; shared with gRPC, which may hold the last
+// bytes a little longer than the call lasts.
+struct SlabBytes {
+  std::vector<absl::string_view> parts;  // one behind another
+  std::shared_ptr<const void> owner;
+
+  static SlabBytes Of(std::string slab);
+};
+
+// `slab` has header.size_bytes bytes. The store's errors; and DeadlineExceeded after `timeout`.
+absl::StatusOr<v1::PutResponse> PutSlab(const std::shared_ptr<grpc::Channel>& channel,
+                                        const v1::PutHeader& header, const SlabBytes& slab,
                                         absl::Duration timeout);
 
-// Calls `on_chunk` with the bytes of the header's ranges, in order; its error ends the call and is
-// the result. The store's errors; DataLoss: the answer has fewer or more bytes than its header
-// says.
+// Calls `on_bytes` with the bytes of the header's ranges, in order, in views of any size that end
+// with the call to it; its error ends the call and is the result. The store's errors; DataLoss: the
+// answer has fewer or more bytes than its header says; DeadlineExceeded after `timeout`.
 absl::StatusOr<v1::GetHeader> GetSlab(
-    v1::BlobService::StubInterface& stub, const v1::GetRequest& request, absl::Duration timeout,
-    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_chunk);
+    const std::shared_ptr<grpc::Channel>& channel, const v1::GetRequest& request,
+    absl::Duration timeout,
+    absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_bytes);
 
 }  // namespace kvmesh::rpc

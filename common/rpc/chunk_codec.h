@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace kvmesh::rpc {
 
@@ -21,7 +22,10 @@ bool ViewChunk(const grpc::ByteBuffer& message, std::vector<grpc::Slice>* slices
 
 // A message with the first `size` bytes of `data` as its chunk; copies nothing. The data is shared
 // with gRPC, which lets it go once it is sent.
-grpc::ByteBuffer MakeChunkMessage(std::shared_ptr<char[]> data, size_t size);
+grpc::ByteBuffer MakeChunkMessage(const std::shared_ptr<char[]>& data, size_t size);
+// Likewise with `parts`, one behind another, which `owner` keeps as they are. Tiny ones are copied.
+grpc::ByteBuffer MakeChunkMessage(absl::Span<const absl::string_view> parts,
+                                  const std::shared_ptr<const void>& owner);
 
 template <typename Message>
 bool ParseMessage(grpc::ByteBuffer* buffer, Message* message) {

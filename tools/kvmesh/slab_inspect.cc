@@ -95,21 +95,21 @@ absl::StatusOr<slab::SlabMeta> InspectStored(const std::string& store, const std
   v1::GetRequest request;
   KVMESH_ASSIGN_OR_RETURN(*request.mutable_slab(), ParseId(text));
   request.set_part(verify ? v1::GET_PART_WHOLE : v1::GET_PART_META);
-  const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(store));
   std::unique_ptr<slab::SlabStreamVerifier> verifier;
   std::string ends;
   uint64_t size = 0;
-  const auto on_chunk = [&](const v1::GetHeader& header, absl::string_view chunk) {
+  const auto on_bytes = [&](const v1::GetHeader& header, absl::string_view bytes) {
     size = header.size_bytes();
     if (!verify) {
-      absl::StrAppend(&ends, chunk);
+      absl::StrAppend(&ends, bytes);
       return absl::OkStatus();
     }
     if (verifier == nullptr) verifier = std::make_unique<slab::SlabStreamVerifier>(size);
-    return verifier->Append(chunk);
+    return verifier->Append(bytes);
   };
-  KVMESH_RETURN_IF_ERROR(
-      rpc::GetSlab(*stub, request, verify ? kWholeTimeout : kMetaTimeout, on_chunk).status());
+  KVMESH_RETURN_IF_ERROR(rpc::GetSlab(rpc::MakeChannel(store), request,
+                                      verify ? kWholeTimeout : kMetaTimeout, on_bytes)
+                             .status());
   if (verify) {
     if (verifier == nullptr) return absl::DataLossError("the store sent nothing");
     KVMESH_RETURN_IF_ERROR(verifier->Finish());

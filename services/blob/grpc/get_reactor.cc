@@ -100,11 +100,11 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> GetReactor::Produce() {
   }
   const uint64_t bytes = get_->next_bytes();
   if (bytes == 0) return std::optional<grpc::ByteBuffer>();
-  std::shared_ptr<char[]> data = context_.buffers->Take();
+  const std::shared_ptr<char[]> data = context_.buffers->Take();
   const absl::Status read = get_->ReadNext(absl::MakeSpan(data.get(), bytes));
   if (!read.ok()) return read;
   context_.metrics.AddBytesGot(bytes);
-  return std::optional<grpc::ByteBuffer>(rpc::MakeChunkMessage(std::move(data), bytes));
+  return std::optional<grpc::ByteBuffer>(rpc::MakeChunkMessage(data, bytes));
 }
 
 absl::StatusOr<grpc::ByteBuffer> GetReactor::Open() {

@@ -2,14 +2,12 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 
 #include "common/base/limits.h"
-#include "common/rpc/channel.h"
 #include "pump/pump.grpc.pb.h"
 
 namespace kvmesh::bench {
@@ -38,17 +36,6 @@ class PumpServiceImpl final : public PumpService::Service {
   }
 };
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Connected before the clock starts.
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
-  std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(address);
-  channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  return channel;
-}
-
 void Must(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "pump: %s\n", what);
@@ -71,9 +58,9 @@ void ServePump(const std::string& ready_file) {
   server->Wait();
 }
 
-double PumpTo(const std::string& address, const std::string& chunk, uint64_t bytes) {
-  const auto stub = PumpService::NewStub(Connect(address));
-  const auto start = std::chrono::steady_clock::now();
+void PumpTo(const std::shared_ptr<grpc::Channel>& channel, const std::string& chunk,
+            uint64_t bytes) {
+  const auto stub = PumpService::NewStub(channel);
   grpc::ClientContext context;
   const auto stream = stub->Pump(&context);
   PumpRequest request;
@@ -83,12 +70,10 @@ double PumpTo(const std::string& address, const std::string& chunk, uint64_t byt
   PumpResponse response;
   Must(stream->Read(&response) && response.got_bytes() >= bytes, "bytes were lost");
   Must(stream->Finish().ok(), "failed");
-  return SecondsSince(start);
 }
 
-double PumpFrom(const std::string& address, uint64_t bytes) {
-  const auto stub = PumpService::NewStub(Connect(address));
-  const auto start = std::chrono::steady_clock::now();
+void PumpFrom(const std::shared_ptr<grpc::Channel>& channel, uint64_t bytes) {
+  const auto stub = PumpService::NewStub(channel);
   grpc::ClientContext context;
   const auto stream = stub->Pump(&context);
   PumpRequest request;
@@ -98,7 +83,6 @@ double PumpFrom(const std::string& address, uint64_t bytes) {
   uint64_t got = 0;
   while (stream->Read(&response)) got += response.chunk().size();
   Must(stream->Finish().ok() && got >= bytes, "bytes were lost");
-  return SecondsSince(start);
 }
 
 }  // namespace kvmesh::bench

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,8 +13,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 namespace kvmesh::bench {
@@ -42,7 +41,7 @@ ServerProcess::ServerProcess(const std::vector<std::string>& command, const std:
   }
   ready_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::ifstream file(ready_file);
-  address_ = nlohmann::json::parse(file)["address"].get<std::string>();
+  ready_ = nlohmann::json::parse(file);
 }
 
 ServerProcess::~ServerProcess() {
@@ -51,15 +50,18 @@ ServerProcess::~ServerProcess() {
 }
 
 double ServerProcess::CpuSeconds() const {
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  std::istringstream fields(text.substr(text.rfind(')') + 2));
-  std::string skipped;
-  for (int i = 0; i < 11; ++i) fields >> skipped;
-  double user = 0;
-  double system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  clockid_t clock{};
+  timespec time{};
+  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+uint64_t ServerProcess::ResidentBytes() const {
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/statm");
+  uint64_t total = 0;
+  uint64_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 double OwnCpuSeconds() {

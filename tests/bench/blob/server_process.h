@@ -4,7 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,21 +12,24 @@ namespace kvmesh::bench {
 
 class ServerProcess {
  public:
-  // Runs `command`, which writes its address to `ready_file` as JSON; `environment`: NAME=VALUE.
+  // Runs `command`, which writes `ready_file` as JSON, a server its address among it;
+  // `environment`: NAME=VALUE.
   ServerProcess(const std::vector<std::string>& command, const std::string& ready_file,
                 const std::vector<std::string>& environment = {});
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  const std::string& address() const { return address_; }
+  const nlohmann::json& ready() const { return ready_; }
+  std::string address() const { return ready_["address"].get<std::string>(); }
   double ready_seconds() const { return ready_seconds_; }
   pid_t pid() const { return pid_; }
   double CpuSeconds() const;
+  uint64_t ResidentBytes() const;
 
  private:
   pid_t pid_ = 0;
-  std::string address_;
+  nlohmann::json ready_;
   double ready_seconds_ = 0;
 };
 

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "common/rpc/blob_client.h"
 #include "common/rpc/channel.h"
+#include "kvmesh/v1/blob.grpc.pb.h"
 #include "tests/testing/store_fixture.h"
 #include "tests/testing/test_data.h"
 
@@ -139,11 +140,11 @@ std::string Get(const BlobProcess& process, const v1::SlabId& id) {
   *request.mutable_slab() = id;
   request.set_part(v1::GET_PART_WHOLE);
   std::string bytes;
-  const auto got =
-      rpc::GetSlab(process.channel(), request, kTimeout, [&](const v1::GetHeader&, absl::string_view chunk) {
-        bytes.append(chunk.data(), chunk.size());
-        return absl::OkStatus();
-      });
+  const auto got = rpc::GetSlab(process.channel(), request, kTimeout,
+                                [&](const v1::GetHeader&, absl::string_view chunk) {
+                                  bytes.append(chunk.data(), chunk.size());
+                                  return absl::OkStatus();
+                                });
   return got.ok() ? bytes : absl::StrCat("error: ", got.status().message());
 }
 

@@ -52,12 +52,9 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
     auto blob = BlobServer::Start(options, *files_, clock_);
     ASSERT_TRUE(blob.ok()) << blob.status();
     blob_ = *std::move(blob);
-    stub_ = NewStub();
-  }
-  std::unique_ptr<v1::BlobService::Stub> NewStub() const {
-    const auto channel = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
-    EXPECT_TRUE(channel->WaitForConnected(Deadline()));
-    return v1::BlobService::NewStub(channel);
+    channel_ = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
+    ASSERT_TRUE(channel_->WaitForConnected(Deadline()));
+    stub_ = v1::BlobService::NewStub(channel_);
   }
   static v1::PutHeader Header(const RandomSlab& slab) {
     v1::PutHeader header;
@@ -68,15 +65,15 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
     return header;
   }
   absl::StatusOr<v1::PutResponse> Put(const RandomSlab& slab) {
-    return rpc::PutSlab(*stub_, Header(slab), {slab.bytes}, kTimeout);
+    return rpc::PutSlab(channel_, Header(slab), rpc::SlabBytes::Of(slab.bytes), kTimeout);
   }
   absl::StatusOr<std::string> Get(const v1::GetRequest& request) {
     std::string bytes;
-    const auto header =
-        rpc::GetSlab(*stub_, request, kTimeout, [&](const v1::GetHeader&, absl::string_view chunk) {
-          bytes.append(chunk.data(), chunk.size());
-          return absl::OkStatus();
-        });
+    const auto header = rpc::GetSlab(channel_, request, kTimeout,
+                                     [&](const v1::GetHeader&, absl::string_view chunk) {
+                                       bytes.append(chunk.data(), chunk.size());
+                                       return absl::OkStatus();
+                                     });
     if (!header.ok()) return header.status();
     return bytes;
   }
@@ -101,6 +98,7 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
   MonotonicClock clock_;
   testing::TempFolder folder_;
   std::unique_ptr<BlobServer> blob_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::BlobService::Stub> stub_;
 };
 
@@ -151,7 +149,7 @@ TEST_P(BlobServiceTest, MalformedNamesAndFramesAreInvalidArguments) {
   const auto code = [&](const std::function<void(v1::PutHeader&)>& change) {
     v1::PutHeader header = Header(slab);
     change(header);
-    return rpc::PutSlab(*stub_, header, {slab.bytes}, kTimeout).status().code();
+    return rpc::PutSlab(channel_, header, rpc::SlabBytes::Of(slab.bytes), kTimeout).status().code();
   };
   const auto invalid = absl::StatusCode::kInvalidArgument;
   EXPECT_EQ(code([](auto& h) { h.mutable_slab()->set_key("../../../etc/passwd"); }), invalid);

@@ -28,7 +28,7 @@ inline constexpr uint64_t kPieceBytes = 256 << 10;
 inline constexpr uint64_t kMetaBytesMax = 32 << 20;
 inline constexpr uint64_t kTextBytesMax = 16 << 20;  // escapes included
 inline constexpr uint64_t kLabelBytesMax = 1024;     // host, writer, detail, quant
-inline constexpr uint64_t kPayloadBytesMax = 1ULL << 44;
+inline constexpr uint64_t kPayloadBytesMax = 1ULL << 42;
 
 constexpr uint64_t AlignUp(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;

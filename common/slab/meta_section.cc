@@ -1,9 +1,11 @@
 // The meta section: TLVs of SlabMeta, one row of a table a tag.
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -47,6 +49,11 @@ absl::Status ReadModelFp(absl::string_view value, SlabMeta* meta) {
 }
 
 absl::Status ReadQuant(absl::string_view value, SlabMeta* meta) {
+  if (value.empty()) return Corrupt("quant is empty");
+  // It travels as text from here on.
+  if (!std::all_of(value.begin(), value.end(), absl::ascii_isprint)) {
+    return Corrupt("quant is not printable ASCII");
+  }
   return TakeString(value, kLabelBytesMax, &meta->key_namespace.quant);
 }
 

@@ -25,9 +25,9 @@ class FaultyFile final : public blob::File {
     return real_->ReadSome(offset,
                            out.subspan(0, std::min<uint64_t>(out.size(), files_.transfer_max())));
   }
-  absl::Status Allocate(uint64_t bytes) override {
+  absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     KVMESH_RETURN_IF_ERROR(files_.Ask("allocate", path_));
-    return real_->Allocate(bytes);
+    return real_->Allocate(offset, bytes);
   }
   absl::Status SyncData() override {
     KVMESH_RETURN_IF_ERROR(files_.Ask("sync", path_));
@@ -60,7 +60,18 @@ std::vector<std::string> FaultyFileSystem::Operations() const {
   return operations_;
 }
 
+void FaultyFileSystem::SetHold(Hold hold) {
+  MutexLock lock(&mutex_);
+  hold_ = std::move(hold);
+}
+
 absl::Status FaultyFileSystem::Ask(const std::string& operation, const std::string& path) {
+  Hold hold;
+  {
+    MutexLock lock(&mutex_);
+    hold = hold_;
+  }
+  if (hold) hold(operation);
   MutexLock lock(&mutex_);
   operations_.push_back(operation);
   const int error = plan_ ? plan_(operation, path) : 0;
@@ -93,6 +104,16 @@ absl::Status FaultyFileSystem::Rename(const std::string& from, const std::string
 absl::Status FaultyFileSystem::Unlink(const std::string& path) {
   KVMESH_RETURN_IF_ERROR(Ask("unlink", path));
   return real_->Unlink(path);
+}
+
+absl::StatusOr<std::vector<blob::FolderEntry>> FaultyFileSystem::List(const std::string& path) {
+  KVMESH_RETURN_IF_ERROR(Ask("list", path));
+  return real_->List(path);
+}
+
+absl::StatusOr<blob::FreeSpace> FaultyFileSystem::SpaceOf(const std::string& path) {
+  KVMESH_RETURN_IF_ERROR(Ask("statvfs", path));
+  return real_->SpaceOf(path);
 }
 
 absl::Status FaultyFileSystem::SyncFolder(const std::string& path) {

@@ -20,6 +20,9 @@ class FaultyFileSystem final : public blob::FileSystem {
   // to let it happen.
   using Plan = std::function<int(const std::string& operation, const std::string& path)>;
   void SetPlan(Plan plan);
+  // Called before each operation, on its thread, with no lock held: may wait.
+  using Hold = std::function<void(const std::string& operation)>;
+  void SetHold(Hold hold);
   // Reads and writes move at most so many bytes at a time.
   void SetTransferMax(uint64_t bytes) { transfer_max_ = bytes; }
   // Operations since the plan was set, in order.
@@ -32,9 +35,8 @@ class FaultyFileSystem final : public blob::FileSystem {
   absl::Status Unlink(const std::string& path) override;
   absl::Status SyncFolder(const std::string& path) override;
   absl::Status MakeFolder(const std::string& path) override { return real_->MakeFolder(path); }
-  absl::StatusOr<std::vector<blob::FolderEntry>> List(const std::string& path) override {
-    return real_->List(path);
-  }
+  absl::StatusOr<std::vector<blob::FolderEntry>> List(const std::string& path) override;
+  absl::StatusOr<blob::FreeSpace> SpaceOf(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<blob::File>> Lock(const std::string& path) override {
     return real_->Lock(path);
   }
@@ -48,6 +50,7 @@ class FaultyFileSystem final : public blob::FileSystem {
   std::atomic<uint64_t> transfer_max_{UINT64_MAX};
   mutable Mutex mutex_;
   Plan plan_ ABSL_GUARDED_BY(mutex_);
+  Hold hold_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> operations_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -107,4 +107,18 @@ RandomSlab MakeSlabOfSize(uint64_t seed, uint64_t payload_bytes) {
                          .last_output = false});
 }
 
+RandomSlab WithWriteId(const RandomSlab& slab, const WriteId& write_id) {
+  slab::SlabMeta meta = slab.meta;
+  meta.write_id = write_id;
+  slab::SlabWriter writer = Must(slab::SlabWriter::Create(std::move(meta)));
+  for (size_t i = 0; i < slab.layers.size(); ++i) {
+    const slab::Region& region = slab.meta.regions[i];
+    const absl::Status added =
+        writer.AddRegion(region.kind, region.dtype, region.first_position, {slab.layers[i]});
+    if (!added.ok()) std::abort();
+  }
+  const slab::SlabImage image = Must(writer.Finish());
+  return {.layers = slab.layers, .bytes = image.ToString(), .meta = image.meta()};
+}
+
 }  // namespace kvmesh::testing

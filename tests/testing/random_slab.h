@@ -35,6 +35,9 @@ RandomSlab MakeRandomSlab(const RandomSlabOptions& options);
 // One layer of key/value state with a payload of `payload_bytes` (a multiple of 4096).
 RandomSlab MakeSlabOfSize(uint64_t seed, uint64_t payload_bytes);
 
+// The same text, layers and state under another write_id.
+RandomSlab WithWriteId(const RandomSlab& slab, const WriteId& write_id);
+
 // What every test slab has in common; ids and text fit one another.
 slab::SlabMeta RandomMeta(uint64_t seed, LayerRange layers, uint32_t token_count);
 

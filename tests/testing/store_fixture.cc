@@ -65,9 +65,10 @@ absl::StatusOr<std::unique_ptr<blob::SlabStore>> OpenStore(const std::string& ti
     return blob::SlabStore::Open(options, std::make_unique<blob::RamTier>(options.budget_bytes),
                                  events);
   }
-  KVMESH_ASSIGN_OR_RETURN(
-      std::unique_ptr<blob::Tier> opened,
-      blob::FileTier::Open(files, {.folder = folder, .quarantine_bytes_max = 8 << 20}));
+  blob::FileTierOptions file_tier{.folder = folder, .quarantine_bytes_max = 8 << 20};
+  if (tier == "ram_file") file_tier.allocate_step_bytes = 64 << 10;
+  KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<blob::Tier> opened,
+                          blob::FileTier::Open(files, file_tier));
   return blob::SlabStore::Open(options, std::move(opened), events);
 }
 

@@ -3,7 +3,7 @@
 //
 // Pure: no clock, no I/O. Not thread-safe: SlabStore owns it under its mutex.
 // Invariants: used + in flight + quarantined never passes the budget, but for what was found at
-// start-up or quarantined; a name has one entry; an entry with readers is not forgotten.
+// start-up or quarantined; a name has one entry or one put; an entry with readers is not forgotten.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/blob/core/namespace_pool.h"
 #include "services/blob/core/slab_name.h"
 
 namespace kvmesh::blob {
@@ -30,6 +31,7 @@ struct SlabInfo {
   uint64_t block_hash = 0;
   uint32_t tail_hash = 0;
   slab::SaveReason reason = slab::SaveReason::kCold;
+  bool ends_inside_character = false;  // the text does
   Sha256Digest tokens_sha256;
   slab::KeyNamespace key_namespace;
   std::vector<slab::CutPoint> cut_points;
@@ -61,25 +63,33 @@ class Catalog {
   // ResourceExhausted NO_ROOM: the budget, in-flight bytes included, does not hold it (TOO_LARGE:
   // nor would it hold it alone).
   absl::Status BeginPut(const SlabName& name, uint64_t file_bytes);
-  void AbortPut(const SlabName& name);
-  void CommitPut(const SlabInfo& info);
+  // Whether a removal waits for the put's end, and ends with it.
+  bool AbortPut(const SlabName& name);
+  // Whether a removal waits for the put's end: then the slab is being removed now, as of kStarted.
+  bool CommitPut(const SlabInfo& info);
+  // Whether a removal waits for the end of this put.
+  bool PutIsUnwanted(const SlabName& name) const;
+  std::vector<WriteId> OpenPuts() const;
 
   // Adds what start-up found, over the budget or not.
   void AddFound(const SlabInfo& info);
 
   // NotFound: no such slab, or it is being deleted. Every success is followed by one EndRead.
-  absl::StatusOr<SlabInfo> BeginRead(const SlabName& name);
+  absl::Status BeginRead(const SlabName& name);
   // Whether this was the last reader of a removed slab, which is now forgotten.
   bool EndRead(const SlabName& name);
 
-  enum class Removal { kAbsent, kInProgress, kStarted };
+  enum class Removal { kAbsent, kInProgress, kStarted, kPutOpen };
   // kStarted: no new reader gets in, and the caller removes the slab from the medium; then it calls
-  // EndRemoval, or CancelRemoval when that failed.
+  // EndRemoval, or CancelRemoval when that failed. kPutOpen: the slab is being written, and is
+  // unwanted now; AbortPut or CommitPut will say so.
   Removal BeginRemoval(const SlabName& name);
   void CancelRemoval(const SlabName& name);
   // Whether the slab is forgotten; else its last reader's EndRead will say so.
   bool EndRemoval(const SlabName& name);
 
+  // Present, being written, being removed, or removed and still read.
+  bool Holds(const SlabName& name) const;
   // NotFound.
   absl::StatusOr<SlabInfo> Find(const SlabName& name) const;
   // In the order of their names, from the first behind `after` on.
@@ -93,17 +103,41 @@ class Catalog {
   const Usage& usage() const { return usage_; }
 
  private:
-  enum class State { kWriting, kPresent, kRemoving, kRemoved };
+  enum class State : uint8_t { kPresent, kRemoving, kRemoved };
+  // A slab as it is kept: SlabInfo without the name, which is the map's key, and with the namespace
+  // shared. A store has hundreds of thousands.
   struct Entry {
-    State state = State::kWriting;
-    uint64_t charged_bytes = 0;
+    uint64_t file_bytes = 0;
+    uint64_t text_bytes = 0;
+    uint64_t creation_time_s = 0;
+    uint64_t last_used_time_s = 0;
+    uint64_t block_hash = 0;
+    uint32_t token_count = 0;
+    uint32_t hit_count = 0;
+    uint32_t payload_crc32c = 0;
+    uint32_t tail_hash = 0;
     uint32_t readers = 0;
-    SlabInfo info;
+    State state = State::kPresent;
+    slab::SaveReason reason = slab::SaveReason::kCold;
+    bool ends_inside_character = false;
+    Sha256Digest tokens_sha256;
+    NamespacePool::Shared key_namespace;
+    std::vector<slab::CutPoint> cut_points;
   };
-  void Forget(std::map<SlabName, Entry>::iterator entry);
+  struct OpenWrite {
+    uint64_t charged_bytes = 0;
+    bool unwanted = false;
+  };
+  using Entries = std::map<SlabName, Entry>;
+
+  static SlabInfo InfoOf(const Entries::value_type& entry);
+  Entry EntryOf(const SlabInfo& info);
+  void Forget(Entries::iterator entry);
 
   Usage usage_;
-  std::map<SlabName, Entry> entries_;
+  NamespacePool namespaces_;
+  Entries entries_;
+  std::map<SlabName, OpenWrite> writing_;
 };
 
 }  // namespace kvmesh::blob

@@ -87,11 +87,7 @@ v1::SlabInfo EncodeInfo(const SlabInfo& info, uint64_t now_s) {
   proto.set_text_bytes(info.text_bytes);
   proto.set_tokens_sha256(std::string(info.tokens_sha256.bytes()));
   proto.mutable_namespace_()->set_model_fp(info.key_namespace.model_fp);
-  // A proto string must be UTF-8, and this one came out of a file.
-  std::string quant = info.key_namespace.quant;
-  std::replace_if(
-      quant.begin(), quant.end(), [](char c) { return (c & 0x80) != 0; }, '?');
-  proto.mutable_namespace_()->set_quant(quant);
+  proto.mutable_namespace_()->set_quant(info.key_namespace.quant);
   proto.mutable_namespace_()->set_ctx_params_hash(info.key_namespace.ctx_params);
   proto.set_block_hash(info.block_hash);
   proto.set_tail_hash(info.tail_hash);

@@ -14,7 +14,7 @@ class Stallable {
  public:
   virtual ~Stallable() = default;
   // Called with no lock held, never after Unwatch has returned. Ends the call when its client has
-  // been waited for since before `oldest`.
+  // been waited for since before `oldest`, or when nobody wants its result any more.
   virtual void EndIfStalled(MonoTime oldest) = 0;
 };
 

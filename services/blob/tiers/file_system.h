@@ -25,8 +25,8 @@ class File {
                                              absl::Span<const absl::string_view> parts) = 0;
   // May read less than asked for; 0 at the file's end.
   virtual absl::StatusOr<uint64_t> ReadSome(uint64_t offset, absl::Span<char> out) const = 0;
-  // Space for the first `bytes` bytes, so that writing them cannot run out of it.
-  virtual absl::Status Allocate(uint64_t bytes) = 0;
+  // Space for a range, so that writing it cannot run out of it.
+  virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;
   // Contents and size are on the medium.
   virtual absl::Status SyncData() = 0;
   // Starts writing a range back to the medium and does not wait; a hint.
@@ -38,6 +38,13 @@ struct FolderEntry {
   std::string name;
   uint64_t bytes = 0;
   bool is_file = false;
+};
+
+// What is left of the medium that holds a folder.
+struct FreeSpace {
+  uint64_t bytes = 0;
+  uint64_t files = 0;      // how many more files it can name
+  uint64_t files_max = 0;  // 0: it does not count them
 };
 
 class FileSystem {
@@ -57,6 +64,7 @@ class FileSystem {
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   // Without "." and "..".
   virtual absl::StatusOr<std::vector<FolderEntry>> List(const std::string& path) = 0;
+  virtual absl::StatusOr<FreeSpace> SpaceOf(const std::string& path) = 0;
   // Holds an exclusive lock as long as the file lives. FailedPrecondition: another process has it.
   virtual absl::StatusOr<std::unique_ptr<File>> Lock(const std::string& path) = 0;
 };

@@ -1,9 +1,11 @@
 #include "services/blob/tiers/file_tier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/error_info.h"
 #include "common/base/hex.h"
 #include "common/base/status_macros.h"
 #include "common/slab/format.h"
@@ -13,6 +15,9 @@ namespace {
 
 constexpr char kTemporaryPrefix[] = ".tmp-";
 constexpr uint64_t kWritebackBytes = 8 << 20;
+// File systems slow down, and other programs fail, when the last files are taken: a hundredth of
+// all stays free, but no more than so many.
+constexpr uint64_t kFilesKept = 1024;
 
 // A file as a byte source; its size is read once, because a slab never grows.
 class FileSource final : public slab::ByteSource {
@@ -32,15 +37,27 @@ class FileSource final : public slab::ByteSource {
 
 class FileTier::Write final : public SlabWrite {
  public:
-  Write(FileTier& tier, const SlabName& name, std::string temporary, std::unique_ptr<File> file)
-      : tier_(tier), name_(name), temporary_(std::move(temporary)), file_(std::move(file)) {}
+  // `file_bytes` have been promised.
+  Write(FileTier& tier, const SlabName& name, uint64_t file_bytes)
+      : tier_(tier), name_(name), file_bytes_(file_bytes) {}
   ~Write() override {
     if (!temporary_.empty()) tier_.files_.Unlink(temporary_).IgnoreError();
+    tier_.Settle(file_bytes_ - allocated_);
+  }
+
+  absl::Status Open(const std::string& temporary) {
+    KVMESH_ASSIGN_OR_RETURN(file_, tier_.files_.Create(temporary));
+    temporary_ = temporary;
+    return AllocateUpTo(1);
   }
 
   absl::Status Append(absl::Span<const absl::string_view> parts) override {
+    uint64_t end = written_;
+    for (absl::string_view part : parts) end += part.size();
+    if (end > file_bytes_) return absl::OutOfRangeError("more bytes than were announced");
+    KVMESH_RETURN_IF_ERROR(AllocateUpTo(end));
     KVMESH_RETURN_IF_ERROR(WriteAll(*file_, written_, parts));
-    for (absl::string_view part : parts) written_ += part.size();
+    written_ = end;
     // The medium works while the rest arrives, so that the sync at the end is short.
     if (written_ - flushed_ >= kWritebackBytes) {
       file_->StartWriteback(flushed_, written_ - flushed_);
@@ -64,10 +81,23 @@ class FileTier::Write final : public SlabWrite {
   }
 
  private:
+  // Whole steps, so that at least the first `end` bytes have their space.
+  absl::Status AllocateUpTo(uint64_t end) {
+    while (allocated_ < end) {
+      const uint64_t step = std::min(file_bytes_ - allocated_, tier_.options_.allocate_step_bytes);
+      KVMESH_RETURN_IF_ERROR(file_->Allocate(allocated_, step));
+      allocated_ += step;
+      tier_.Settle(step);
+    }
+    return absl::OkStatus();
+  }
+
   FileTier& tier_;
   const SlabName name_;
-  std::string temporary_;
+  const uint64_t file_bytes_;
+  std::string temporary_;  // empty: there is no such file
   std::unique_ptr<File> file_;
+  uint64_t allocated_ = 0;
   uint64_t written_ = 0;
   uint64_t flushed_ = 0;
 };
@@ -99,14 +129,38 @@ std::string FileTier::PathOf(const SlabName& name) const {
 
 absl::StatusOr<std::unique_ptr<SlabWrite>> FileTier::Create(const SlabName& name,
                                                             uint64_t file_bytes) {
+  KVMESH_RETURN_IF_ERROR(Promise(file_bytes));
+  auto write = std::make_unique<Write>(*this, name, file_bytes);
   // Unique in this process, and the lock keeps others out; Recover has removed older ones.
-  std::string temporary =
-      absl::StrCat(SlabFolder(name), "/", kTemporaryPrefix, temporary_names_.fetch_add(1));
-  KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Create(temporary));
-  File& opened = *file;
-  auto write = std::make_unique<Write>(*this, name, std::move(temporary), std::move(file));
-  KVMESH_RETURN_IF_ERROR(opened.Allocate(file_bytes));
+  KVMESH_RETURN_IF_ERROR(write->Open(
+      absl::StrCat(SlabFolder(name), "/", kTemporaryPrefix, temporary_names_.fetch_add(1))));
   return write;
+}
+
+absl::Status FileTier::Promise(uint64_t file_bytes) {
+  MutexLock lock(&mutex_);
+  KVMESH_ASSIGN_OR_RETURN(const FreeSpace space, files_.SpaceOf(options_.folder));
+  const ErrorInfo full{.reason = "MEDIUM_FULL"};
+  if (space.bytes < promised_bytes_ || space.bytes - promised_bytes_ < file_bytes) {
+    return WithErrorInfo(absl::ResourceExhaustedError(absl::StrCat(
+                             "the slab has ", file_bytes, " bytes; the medium has ", space.bytes,
+                             " left, of which ", promised_bytes_, " are promised")),
+                         full);
+  }
+  const uint64_t files_kept = std::min(kFilesKept, space.files_max / 100);
+  if (space.files_max > 0 && space.files <= files_kept) {
+    return WithErrorInfo(
+        absl::ResourceExhaustedError(absl::StrCat("the medium can hold ", space.files,
+                                                  " more files; ", files_kept, " are kept free")),
+        full);
+  }
+  promised_bytes_ += file_bytes;
+  return absl::OkStatus();
+}
+
+void FileTier::Settle(uint64_t bytes) {
+  MutexLock lock(&mutex_);
+  promised_bytes_ -= bytes;
 }
 
 absl::StatusOr<std::unique_ptr<slab::ByteSource>> FileTier::Open(const SlabName& name) {

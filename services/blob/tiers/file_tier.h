@@ -24,6 +24,9 @@ struct FileTierOptions {
   // Bad slabs kept to be looked at; beyond, the oldest go.
   uint64_t quarantine_bytes_max = 0;
   uint32_t quarantine_files_max = 16;
+  // A file's space is taken in steps of so many bytes, each before it is written. On /dev/shm that
+  // costs as much as writing: taken at once, it would make the sender wait.
+  uint64_t allocate_step_bytes = UINT64_MAX;
 };
 
 class FileTier final : public Tier {
@@ -53,6 +56,11 @@ class FileTier final : public Tier {
   absl::Status RecoverFolder(const std::string& folder, Recovered* recovered);
   absl::Status RecoverQuarantine();
   absl::Status TrimQuarantine() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the medium has room for a file besides those that are being written.
+  // ResourceExhausted MEDIUM_FULL: it has not. Each success is followed by Settle of all its bytes.
+  absl::Status Promise(uint64_t file_bytes);
+  // So many promised bytes have been taken, or are not needed.
+  void Settle(uint64_t bytes);
 
   FileSystem& files_;
   const FileTierOptions options_;
@@ -61,6 +69,7 @@ class FileTier final : public Tier {
 
   mutable Mutex mutex_;
   std::deque<FolderEntry> quarantine_ ABSL_GUARDED_BY(mutex_);  // oldest first
+  uint64_t promised_bytes_ ABSL_GUARDED_BY(mutex_) = 0;         // to open writes, and not yet taken
 };
 
 }  // namespace kvmesh::blob

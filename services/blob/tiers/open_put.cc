@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/error_info.h"
 #include "common/base/status_macros.h"
 #include "services/blob/tiers/slab_store.h"
 
@@ -14,6 +15,11 @@ absl::Status Refused(const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat("not a sound slab: ", status.message()));
 }
 
+absl::Status Deleted() {
+  return WithErrorInfo(absl::AbortedError("the slab was deleted while it was being put"),
+                       ErrorInfo{.reason = "DELETING"});
+}
+
 }  // namespace
 
 OpenPut::OpenPut(SlabStore& store, const PutHeader& header, std::unique_ptr<SlabWrite> write)
@@ -21,14 +27,22 @@ OpenPut::OpenPut(SlabStore& store, const PutHeader& header, std::unique_ptr<Slab
 
 OpenPut::~OpenPut() {
   write_.reset();  // its temporary name first, then the room it took
+  bool unwanted = false;
   if (!committed_) {
     MutexLock lock(&store_.mutex_);
-    store_.catalog_.AbortPut(header_.name);
+    unwanted = store_.catalog_.AbortPut(header_.name);
   }
   store_.EndTransfer();
+  if (unwanted) store_.Removed(header_.name, false);
+}
+
+bool OpenPut::unwanted() const {
+  MutexLock lock(&store_.mutex_);
+  return store_.catalog_.PutIsUnwanted(header_.name);
 }
 
 absl::Status OpenPut::Append(absl::Span<const absl::string_view> parts) {
+  if (unwanted()) return Deleted();
   for (absl::string_view part : parts) {
     if (absl::Status sound = verifier_.Append(part); !sound.ok()) return Refused(sound);
   }
@@ -52,12 +66,18 @@ absl::Status OpenPut::CheckAnnounced() const {
 }
 
 absl::StatusOr<PutResult> OpenPut::Finish() {
+  if (unwanted()) return Deleted();
   if (absl::Status sound = verifier_.Finish(); !sound.ok()) return Refused(sound);
   KVMESH_ASSIGN_OR_RETURN(PutResult result, Publish());
+  bool deleted = false;
   {
     MutexLock lock(&store_.mutex_);
-    store_.catalog_.CommitPut(result.info);
+    deleted = store_.catalog_.CommitPut(result.info);
     committed_ = true;
+  }
+  if (deleted) {
+    store_.RemoveStarted(header_.name);
+    return Deleted();
   }
   store_.events_.OnPut(result);
   return result;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -52,10 +53,11 @@ class PosixFile final : public File {
     return static_cast<uint64_t>(got);
   }
 
-  absl::Status Allocate(uint64_t bytes) override {
+  absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     int error = 0;
     do {
-      error = fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+      error =
+          fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     } while (error == EINTR);
     // A file system without it (NFS, FUSE) still says ENOSPC when it is written to.
     if (error == 0 || error == EOPNOTSUPP) return absl::OkStatus();
@@ -115,6 +117,13 @@ class PosixFileSystem final : public FileSystem {
     return chmod(path.c_str(), 0700) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "chmod", path);
   }
   absl::StatusOr<std::vector<FolderEntry>> List(const std::string& path) override;
+  absl::StatusOr<FreeSpace> SpaceOf(const std::string& path) override {
+    struct statvfs space {};
+    if (statvfs(path.c_str(), &space) != 0) return ErrnoStatus(errno, "statvfs", path);
+    return FreeSpace{.bytes = uint64_t{space.f_bavail} * space.f_frsize,
+                     .files = space.f_favail,
+                     .files_max = space.f_files};
+  }
   absl::StatusOr<std::unique_ptr<File>> Lock(const std::string& path) override;
 
  private:

@@ -88,12 +88,7 @@ void SlabStore::ScanNames(const std::vector<SlabName>& names) {
 }
 
 absl::Status SlabStore::ScanOne(const SlabName& name) {
-  absl::StatusOr<slab::Envelope> envelope = [&]() -> absl::StatusOr<slab::Envelope> {
-    KVMESH_ASSIGN_OR_RETURN(const auto source, tier_->Open(name));
-    KVMESH_ASSIGN_OR_RETURN(slab::Envelope read, slab::ReadEnvelope(*source));
-    KVMESH_RETURN_IF_ERROR(CheckName(read.meta, name));
-    return read;
-  }();
+  const absl::StatusOr<slab::Envelope> envelope = ReadNamedEnvelope(name);
   if (envelope.ok()) {
     MutexLock lock(&mutex_);
     catalog_.AddFound(InfoOf(envelope->meta));
@@ -144,22 +139,33 @@ absl::StatusOr<SlabStore::BegunPut> SlabStore::BeginPut(const PutHeader& header)
   KVMESH_RETURN_IF_ERROR(begun);
   absl::StatusOr<std::unique_ptr<SlabWrite>> write = tier_->Create(header.name, header.file_bytes);
   if (!write.ok()) {
-    MutexLock lock(&mutex_);
-    catalog_.AbortPut(header.name);
-    gate_.Leave();
+    bool unwanted = false;
+    {
+      MutexLock lock(&mutex_);
+      unwanted = catalog_.AbortPut(header.name);
+      gate_.Leave();
+    }
+    if (unwanted) Removed(header.name, false);
     return write.status();
   }
   return BegunPut{.put = std::unique_ptr<OpenPut>(new OpenPut(*this, header, *std::move(write)))};
 }
 
 absl::StatusOr<SlabStore::BegunPut> SlabStore::Adopt(const PutHeader& header) {
-  KVMESH_ASSIGN_OR_RETURN(const SlabInfo info, Stat(header.name));
-  if (!SameSlab(header, info)) return TakenName();
-  const absl::Status sound = Verify(header.name, [](uint64_t) { return absl::OkStatus(); });
+  const absl::StatusOr<SlabInfo> info = Stat(header.name);
+  if (info.ok() && !SameSlab(header, *info)) return TakenName();
+  const absl::Status sound =
+      info.ok() ? Verify(header.name, [](uint64_t) { return absl::OkStatus(); }) : info.status();
   if (sound.ok()) {
-    PutResult result{.info = info, .adopted = true};
+    PutResult result{.info = *info, .adopted = true};
     events_.OnPut(result);
     return BegunPut{.adopted = std::move(result)};
+  }
+  if (absl::IsNotFound(sound)) {
+    return WithRetryDelay(
+        WithErrorInfo(absl::AbortedError("the slab that was here is being deleted"),
+                      ErrorInfo{.reason = "DELETING"}),
+        absl::ZeroDuration());
   }
   if (!absl::IsDataLoss(sound)) return sound;
   // The bad one is out of the way now; the sender has a good one.
@@ -184,9 +190,9 @@ absl::StatusOr<std::unique_ptr<OpenGet>> SlabStore::BeginGet(const SlabName& nam
   {
     MutexLock lock(&mutex_);
     KVMESH_RETURN_IF_ERROR(gate_.Enter());
-    if (const auto info = catalog_.BeginRead(name); !info.ok()) {
+    if (absl::Status begun = catalog_.BeginRead(name); !begun.ok()) {
       gate_.Leave();
-      return info.status();
+      return begun;
     }
   }
   std::unique_ptr<OpenGet> get(new OpenGet(*this, name));
@@ -215,7 +221,7 @@ absl::Status SlabStore::Verify(const SlabName& name,
                                absl::FunctionRef<absl::Status(uint64_t bytes)> before_read) {
   {
     MutexLock lock(&mutex_);
-    KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name).status());
+    KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name));
   }
   const auto verify = [&]() -> absl::Status {
     KVMESH_ASSIGN_OR_RETURN(const auto source, tier_->Open(name));
@@ -250,7 +256,10 @@ void SlabStore::Delete(const SlabName& name, RemovedCallback done) {
     kept = std::move(done);
   }
   if (removal == Catalog::Removal::kAbsent) return call_now(false);
-  if (removal == Catalog::Removal::kInProgress) return;
+  if (removal == Catalog::Removal::kStarted) RemoveStarted(name);
+}
+
+void SlabStore::RemoveStarted(const SlabName& name) {
   const absl::Status removed = tier_->Remove(name);
   bool forgotten = false;
   {
@@ -277,7 +286,7 @@ void SlabStore::Removed(const SlabName& name, const absl::StatusOr<bool>& result
       waiters_.erase(found);
     }
   }
-  if (result.ok()) events_.OnRemoved(name);
+  if (result.ok() && *result) events_.OnRemoved(name);
   for (const RemovedCallback& done : waiting) done(result);
 }
 
@@ -309,6 +318,11 @@ absl::StatusOr<SlabInfo> SlabStore::Stat(const SlabName& name) const {
   return catalog_.Find(name);
 }
 
+bool SlabStore::Holds(const SlabName& name) const {
+  MutexLock lock(&mutex_);
+  return catalog_.Holds(name);
+}
+
 std::vector<SlabInfo> SlabStore::List(const std::optional<SlabName>& after,
                                       size_t count_max) const {
   MutexLock lock(&mutex_);
@@ -320,16 +334,40 @@ Usage SlabStore::usage() const {
   return catalog_.usage();
 }
 
+std::vector<WriteId> SlabStore::OpenPuts() const {
+  MutexLock lock(&mutex_);
+  return catalog_.OpenPuts();
+}
+
 uint32_t SlabStore::transfers() const {
   MutexLock lock(&mutex_);
   return gate_.running();
+}
+
+absl::StatusOr<std::string> SlabStore::ReadText(const SlabName& name, uint64_t bytes_max) {
+  {
+    MutexLock lock(&mutex_);
+    KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name));
+  }
+  const absl::StatusOr<slab::Envelope> envelope = ReadNamedEnvelope(name);
+  if (absl::IsDataLoss(envelope.status())) Quarantine(name, envelope.status());
+  EndRead(name);
+  if (!envelope.ok()) return envelope.status();
+  return envelope->meta.text.substr(0, bytes_max);
+}
+
+absl::StatusOr<slab::Envelope> SlabStore::ReadNamedEnvelope(const SlabName& name) const {
+  KVMESH_ASSIGN_OR_RETURN(const auto source, tier_->Open(name));
+  KVMESH_ASSIGN_OR_RETURN(slab::Envelope envelope, slab::ReadEnvelope(*source));
+  KVMESH_RETURN_IF_ERROR(CheckName(envelope.meta, name));
+  return envelope;
 }
 
 absl::Status SlabStore::RecordUse(const SlabName& name, uint32_t hit_count,
                                   uint64_t last_used_time_s) {
   {
     MutexLock lock(&mutex_);
-    KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name).status());
+    KVMESH_RETURN_IF_ERROR(catalog_.BeginRead(name));
   }
   absl::Status written = tier_->WriteUse(name, hit_count, last_used_time_s);
   if (written.ok()) {

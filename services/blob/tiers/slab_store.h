@@ -69,11 +69,14 @@ class SlabStore;
 class OpenPut {
  public:
   ~OpenPut();
-  // InvalidArgument: not a sound slab, or not the one announced. Else the medium's error.
+  // InvalidArgument: not a sound slab, or not the one announced. Aborted DELETING: it was deleted
+  // meanwhile. Else the medium's error.
   absl::Status Append(absl::Span<const absl::string_view> parts);
   // All bytes have come: publishes. Errors as of Append; AlreadyExists: the name is taken by
   // another slab.
   absl::StatusOr<PutResult> Finish();
+  // It was deleted before it was done: somebody waits for it to end.
+  bool unwanted() const;
 
  private:
   friend class SlabStore;
@@ -141,13 +144,17 @@ class SlabStore {
                                                     const Selection& selection);
 
   // Removes the slab at once and says so when its last reader has ended: whether there was one. On
-  // this thread or on that reader's. A slab of another write_id is another slab.
+  // this thread or on that reader's. A put of this name that is open is given up, and waited for. A
+  // slab of another write_id is another slab.
   using RemovedCallback = std::function<void(const absl::StatusOr<bool>& removed)>;
   void Delete(const SlabName& name, RemovedCallback done);
 
   absl::StatusOr<SlabInfo> Stat(const SlabName& name) const;
+  // Whether the name takes room here: also while its slab is written, removed or still read.
+  bool Holds(const SlabName& name) const;
   std::vector<SlabInfo> List(const std::optional<SlabName>& after, size_t count_max) const;
   Usage usage() const;
+  std::vector<WriteId> OpenPuts() const;
   uint32_t transfers() const;
 
   // Reads all of a slab. `before_read` is called before each piece, with its size, and may wait or
@@ -155,6 +162,9 @@ class SlabStore {
   // says.
   absl::Status Verify(const SlabName& name,
                       absl::FunctionRef<absl::Status(uint64_t bytes)> before_read);
+
+  // The first bytes of its text. NotFound; DataLoss: it is bad, and quarantined now; Unavailable.
+  absl::StatusOr<std::string> ReadText(const SlabName& name, uint64_t bytes_max);
 
   // Rewrites how often and when the slab was used. NotFound, Unavailable.
   absl::Status RecordUse(const SlabName& name, uint32_t hit_count, uint64_t last_used_time_s);
@@ -170,6 +180,8 @@ class SlabStore {
   absl::Status Trim();
   absl::StatusOr<BegunPut> Adopt(const PutHeader& header);
   absl::StatusOr<PutResult> AdoptFile(const PutHeader& header);
+  absl::StatusOr<slab::Envelope> ReadNamedEnvelope(const SlabName& name) const;
+  void RemoveStarted(const SlabName& name);
   void Quarantine(const SlabName& name, const absl::Status& why);
   void EndRead(const SlabName& name);
   void EndTransfer();

@@ -20,7 +20,7 @@ namespace kvmesh::blob {
 class SlabWrite {
  public:
   virtual ~SlabWrite() = default;
-  // Behind what was appended before.
+  // Behind what was appended before. ResourceExhausted MEDIUM_FULL: somebody else took the room.
   virtual absl::Status Append(absl::Span<const absl::string_view> parts) = 0;
   // The slab is on the medium, wholly, under its name. AlreadyExists: a slab of that name is there,
   // and stays. After any other error nothing of this one can be seen.
@@ -37,7 +37,8 @@ struct Recovered {
 class Tier {
  public:
   virtual ~Tier() = default;
-  // Space for all bytes is taken here. ResourceExhausted MEDIUM_FULL: there is none.
+  // ResourceExhausted MEDIUM_FULL: the medium has no room for all bytes besides what other writes
+  // will take.
   virtual absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name,
                                                             uint64_t file_bytes) = 0;
   // Readable as long as it lives, also after Remove. NotFound.

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "common/base/error_info.h"
 #include "services/blob/core/catalog.h"
@@ -96,7 +97,7 @@ TEST(Catalog, ASlabThatIsReadIsForgottenWithItsLastReader) {
   ASSERT_TRUE(catalog.BeginRead(Name(1)).ok());
   EXPECT_EQ(catalog.BeginRemoval(Name(1)), Catalog::Removal::kStarted);
   EXPECT_EQ(catalog.BeginRemoval(Name(1)), Catalog::Removal::kInProgress);
-  EXPECT_EQ(catalog.BeginRead(Name(1)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(catalog.BeginRead(Name(1)).code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(catalog.EndRemoval(Name(1)));
   EXPECT_EQ(catalog.usage().used_bytes, 4096U);
   EXPECT_EQ(ReasonOf(catalog.BeginPut(Name(1), 100)), "DELETING");
@@ -104,6 +105,61 @@ TEST(Catalog, ASlabThatIsReadIsForgottenWithItsLastReader) {
   EXPECT_TRUE(catalog.EndRead(Name(1)));
   EXPECT_EQ(catalog.usage().used_bytes, 0U);
   EXPECT_EQ(catalog.BeginRemoval(Name(1)), Catalog::Removal::kAbsent);
+}
+
+TEST(Catalog, ARemovalWaitsForThePutOfItsName) {
+  Catalog catalog(1 << 20);
+  ASSERT_TRUE(catalog.BeginPut(Name(1), 100).ok());
+  ASSERT_TRUE(catalog.BeginPut(Name(2), 100).ok());
+  EXPECT_EQ(catalog.OpenPuts().size(), 2U);
+  EXPECT_FALSE(catalog.PutIsUnwanted(Name(1)));
+  for (const SlabName& name : {Name(1), Name(2)}) {
+    EXPECT_EQ(catalog.BeginRemoval(name), Catalog::Removal::kPutOpen);
+    EXPECT_TRUE(catalog.PutIsUnwanted(name));
+    EXPECT_EQ(ReasonOf(catalog.BeginPut(name, 100)), "DELETING");
+  }
+  // One never gets done; the other was too far.
+  EXPECT_TRUE(catalog.AbortPut(Name(1)));
+  EXPECT_EQ(catalog.BeginRemoval(Name(1)), Catalog::Removal::kAbsent);
+  EXPECT_TRUE(catalog.CommitPut(Info(Name(2), 100)));
+  EXPECT_EQ(catalog.BeginRead(Name(2)).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(catalog.BeginRemoval(Name(2)), Catalog::Removal::kInProgress);
+  EXPECT_TRUE(catalog.EndRemoval(Name(2)));
+  EXPECT_EQ(catalog.usage().occupied(), 0U);
+  EXPECT_TRUE(catalog.OpenPuts().empty());
+}
+
+TEST(Catalog, GivesBackWhatItWasTold) {
+  Catalog catalog(1 << 20);
+  const SlabInfo told = InfoOf(testing::MakeRandomSlab({.token_count = 100}).meta);
+  ASSERT_FALSE(told.cut_points.empty());
+  catalog.AddFound(told);
+  const SlabInfo kept = *catalog.Find(told.name);
+  EXPECT_EQ(std::tie(kept.name, kept.file_bytes, kept.token_count, kept.text_bytes),
+            std::tie(told.name, told.file_bytes, told.token_count, told.text_bytes));
+  EXPECT_EQ(std::tie(kept.creation_time_s, kept.last_used_time_s, kept.payload_crc32c),
+            std::tie(told.creation_time_s, told.last_used_time_s, told.payload_crc32c));
+  EXPECT_EQ(std::tie(kept.block_hash, kept.tail_hash, kept.reason, kept.tokens_sha256),
+            std::tie(told.block_hash, told.tail_hash, told.reason, told.tokens_sha256));
+  EXPECT_EQ(kept.key_namespace, told.key_namespace);
+  EXPECT_EQ(kept.cut_points, told.cut_points);
+}
+
+TEST(NamespacePool, KeepsOneCopyUntilItsLastUserGoes) {
+  NamespacePool pool;
+  const slab::KeyNamespace one{.model_fp = "m", .quant = "q", .ctx_params = "c"};
+  const slab::KeyNamespace other{.model_fp = "m", .quant = "q", .ctx_params = "d"};
+  NamespacePool::Shared first = pool.Share(one);
+  NamespacePool::Shared second = pool.Share(one);
+  NamespacePool::Shared third = pool.Share(other);
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(*third, other);
+  EXPECT_EQ(pool.size(), 2U);
+  pool.GiveBack(&first);
+  EXPECT_EQ(*second, one);
+  EXPECT_EQ(pool.size(), 2U);
+  pool.GiveBack(&second);
+  EXPECT_EQ(pool.size(), 1U);
 }
 
 TEST(Catalog, ACancelledRemovalLeavesTheSlab) {

@@ -115,22 +115,10 @@ TEST_P(SlabStoreTest, ANameIsNeverUsedForAnotherSlab) {
 
 TEST_P(SlabStoreTest, TwoWritesOfOneRangeLiveSideBySide) {
   Open();
-  RandomSlab first = MakeRandomSlab({.seed = 8});
-  // The same text, layers and namespace under another write_id.
-  slab::SlabMeta meta = first.meta;
-  *meta.write_id.mutable_data() ^= 1;
-  auto writer = slab::SlabWriter::Create(meta);
-  ASSERT_TRUE(writer.ok());
-  for (size_t i = 0; i < first.layers.size(); ++i) {
-    ASSERT_TRUE(writer
-                    ->AddRegion(slab::StateKind::kKeyValue, first.meta.regions[i].dtype, 0,
-                                {first.layers[i]})
-                    .ok());
-  }
-  const auto image = writer->Finish();
-  ASSERT_TRUE(image.ok()) << image.status();
-  const RandomSlab second{
-      .layers = first.layers, .bytes = image->ToString(), .meta = image->meta()};
+  const RandomSlab first = MakeRandomSlab({.seed = 8});
+  WriteId other = first.meta.write_id;
+  *other.mutable_data() ^= 1;
+  const RandomSlab second = testing::WithWriteId(first, other);
   ASSERT_TRUE(PutSlab(*store_, first).ok());
   ASSERT_TRUE(PutSlab(*store_, second).ok());
   EXPECT_TRUE(*DeleteSlab(*store_, NameOf(first.meta)));

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "common/base/error_info.h"
@@ -20,11 +23,12 @@ using testing::MakeSlabOfSize;
 using testing::PutSlab;
 using testing::RandomSlab;
 
-class StoreFaults : public ::testing::Test {
+class StoreFaults : public ::testing::TestWithParam<std::string> {
  protected:
+  StoreFaults() : folder_(GetParam()) {}
   void SetUp() override {
     auto store =
-        testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
+        testing::OpenStore(GetParam(), folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
     ASSERT_TRUE(store.ok());
     store_ = *std::move(store);
   }
@@ -46,7 +50,7 @@ bool IsCodeOf(int error, absl::StatusCode code) {
   return code == absl::StatusCode::kResourceExhausted;
 }
 
-TEST_F(StoreFaults, EachOperationOfAPutMayFail) {
+TEST_P(StoreFaults, EachOperationOfAPutMayFail) {
   files_.SetPlan(nullptr);
   ASSERT_TRUE(PutSlab(*store_, MakeSlabOfSize(500, 128 << 10)).ok());
   const std::vector<std::string> operations = files_.Operations();
@@ -78,7 +82,7 @@ TEST_F(StoreFaults, EachOperationOfAPutMayFail) {
   }
 }
 
-TEST_F(StoreFaults, EachOperationOfAGetMayFail) {
+TEST_P(StoreFaults, EachOperationOfAGetMayFail) {
   const RandomSlab slab = MakeSlabOfSize(1, 1 << 20);
   ASSERT_TRUE(PutSlab(*store_, slab).ok());
   files_.SetPlan(nullptr);
@@ -96,7 +100,28 @@ TEST_F(StoreFaults, EachOperationOfAGetMayFail) {
   EXPECT_EQ(store_->transfers(), 0U);
 }
 
-TEST_F(StoreFaults, AFailedDeleteLeavesTheSlab) {
+TEST_P(StoreFaults, AReadTouchesItsOwnFileAlone) {
+  std::vector<std::string> of_one;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const RandomSlab slab = MakeSlabOfSize(seed, 4096);
+    ASSERT_TRUE(PutSlab(*store_, slab).ok());
+    files_.SetPlan(nullptr);
+    ASSERT_TRUE(store_->BeginGet(NameOf(slab.meta), {}).ok());
+    if (seed == 1) of_one = files_.Operations();
+    EXPECT_EQ(files_.Operations(), of_one);
+  }
+  EXPECT_EQ(std::count(of_one.begin(), of_one.end(), "open"), 1);
+  EXPECT_EQ(std::count(of_one.begin(), of_one.end(), "list"), 0);
+}
+
+TEST_P(StoreFaults, FilesAreSpreadOverFoldersByTheFirstTwoDigitsOfTheKey) {
+  const RandomSlab slab = MakeSlabOfSize(1, 4096);
+  ASSERT_TRUE(PutSlab(*store_, slab).ok());
+  const std::string name = NameOf(slab.meta).ToFileName();
+  EXPECT_EQ(folder_.Files(), std::vector<std::string>{"slabs/" + name.substr(0, 2) + "/" + name});
+}
+
+TEST_P(StoreFaults, AFailedDeleteLeavesTheSlab) {
   const RandomSlab slab = MakeRandomSlab({});
   ASSERT_TRUE(PutSlab(*store_, slab).ok());
   FailOnce(0, EIO);
@@ -107,14 +132,14 @@ TEST_F(StoreFaults, AFailedDeleteLeavesTheSlab) {
   EXPECT_TRUE(*testing::DeleteSlab(*store_, NameOf(slab.meta)));
 }
 
-TEST_F(StoreFaults, ShortWritesAndReadsAreContinued) {
+TEST_P(StoreFaults, ShortWritesAndReadsAreContinued) {
   files_.SetTransferMax(1000);
   const RandomSlab slab = MakeSlabOfSize(1, 256 << 10);
   ASSERT_TRUE(PutSlab(*store_, slab).ok());
   EXPECT_EQ(*GetSlab(*store_, NameOf(slab.meta)), slab.bytes);
 }
 
-TEST_F(StoreFaults, AnUnreadableSlabIsNotServedAfterAStart) {
+TEST_P(StoreFaults, AnUnreadableSlabIsNotServedAfterAStart) {
   const RandomSlab slab = MakeRandomSlab({});
   ASSERT_TRUE(PutSlab(*store_, slab).ok());
   store_.reset();
@@ -122,16 +147,19 @@ TEST_F(StoreFaults, AnUnreadableSlabIsNotServedAfterAStart) {
     return operation == "read" ? EIO : 0;
   });
   auto store =
-      testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
+      testing::OpenStore(GetParam(), folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ((*store)->startup_report().quarantined.at("unreadable"), 1U);
 }
 
-// A tmpfs of 2 MiB; needs the right to mount.
+INSTANTIATE_TEST_SUITE_P(Tiers, StoreFaults, ::testing::Values("ram_file", "disk"),
+                         [](const auto& info) { return info.param; });
+
+// A tmpfs of 2 MiB and 400 files; needs the right to mount.
 class SmallMedium : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
+    if (mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, "size=2m,nr_inodes=400") != 0) {
       GTEST_SKIP() << "cannot mount a tmpfs here: " << strerror(errno);
     }
     mounted_ = true;
@@ -161,6 +189,70 @@ TEST_F(SmallMedium, AFullMediumIsAnErrorBeforeTheFirstByteAndTheNextCallWorks) {
   const RandomSlab small = MakeSlabOfSize(2, 512 << 10);
   ASSERT_TRUE(PutSlab(store, small).ok());
   EXPECT_EQ(*GetSlab(store, NameOf(small.meta)), small.bytes);
+}
+
+TEST_F(SmallMedium, RoomThatAnOpenPutHasNotTakenYetIsNotGivenToAnother) {
+  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
+  testing::RecordedEvents events;
+  auto opened =
+      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  SlabStore& store = **opened;
+  const RandomSlab first = MakeSlabOfSize(1, 1 << 20);
+  const RandomSlab second = MakeSlabOfSize(2, 1 << 20);
+  auto begun = store.BeginPut(testing::HeaderOf(first.meta));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(ReasonOf(store.BeginPut(testing::HeaderOf(second.meta)).status()), "MEDIUM_FULL");
+  ASSERT_TRUE(begun->put->Append({first.bytes}).ok());
+  EXPECT_TRUE(begun->put->Finish().ok());
+  ASSERT_TRUE(testing::DeleteSlab(store, NameOf(first.meta)).ok());
+  begun->put.reset();
+  EXPECT_TRUE(PutSlab(store, second).ok());
+}
+
+TEST_F(SmallMedium, RoomThatSomebodyElseTakesMeanwhileFailsThatPutAlone) {
+  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
+  testing::RecordedEvents events;
+  auto opened =
+      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  SlabStore& store = **opened;
+  const RandomSlab slab = MakeSlabOfSize(1, 1 << 20);
+  auto begun = store.BeginPut(testing::HeaderOf(slab.meta));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  const std::string foreign = folder_.path() + "/foreign";
+  std::ofstream(foreign) << std::string(1500 << 10, 'x');
+  const absl::Status appended = begun->put->Append({slab.bytes});
+  EXPECT_EQ(appended.code(), absl::StatusCode::kResourceExhausted) << appended;
+  EXPECT_EQ(ReasonOf(appended), "MEDIUM_FULL");
+  begun->put.reset();
+  EXPECT_EQ(store.usage().occupied(), 0U);
+  EXPECT_EQ(folder_.Files(), std::vector<std::string>{"foreign"});
+  std::filesystem::remove(foreign);
+  EXPECT_TRUE(PutSlab(store, slab).ok());
+}
+
+// The tier's own folders take 260 of the 400 files.
+TEST_F(SmallMedium, TheLastFilesOfTheMediumAreNotTaken) {
+  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
+  testing::RecordedEvents events;
+  auto opened =
+      testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  SlabStore& store = **opened;
+  absl::Status refused;
+  std::vector<SlabName> names;
+  for (uint64_t seed = 1; refused.ok() && seed < 400; ++seed) {
+    const RandomSlab slab = MakeSlabOfSize(seed, 4096);
+    refused = PutSlab(store, slab).status();
+    if (refused.ok()) names.push_back(NameOf(slab.meta));
+  }
+  EXPECT_EQ(ReasonOf(refused), "MEDIUM_FULL") << refused;
+  const auto space = files->SpaceOf(folder_.path());
+  ASSERT_TRUE(space.ok());
+  EXPECT_EQ(space->files, space->files_max / 100);
+  ASSERT_TRUE(testing::DeleteSlab(store, names.front()).ok());
+  EXPECT_TRUE(PutSlab(store, MakeSlabOfSize(1000, 4096)).ok());
 }
 
 }  // namespace

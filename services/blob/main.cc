@@ -1,8 +1,11 @@
 // kvmesh-blob: one storage tier as a process.
 #include <glog/logging.h>
 #include <malloc.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <string>
 
 #include "common/base/cpu_count.h"
 #include "common/rpc/process.h"
@@ -45,6 +48,13 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "A transfer whose client neither sends nor reads for so long is cut off")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 3600.0));
+  app.add_option("--meta", flags.blob.meta.arbiter,
+                 "Address of the arbiter, host:port; without it the store is on its own");
+  app.add_option("--advertise", flags.blob.advertise,
+                 "How clients reach this store, host:port; by default the listening address, or "
+                 "the node's name when that is every address");
+  app.add_option("--node", flags.blob.meta.facts.node, "Name of this machine, told the arbiter")
+      ->capture_default_str();
   app.add_option("--verify-bytes-per-second", flags.blob.service.verify_bytes_per_second,
                  "Rate at which Verify reads")
       ->capture_default_str()
@@ -69,10 +79,15 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
+std::string HostName() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
 // The slices of received messages come and go by the megabyte, on several threads. By default their
 // pages would be given back to the system each time, to be cleared and mapped again for the next.
 void KeepFreedMemory() {
-  constexpr int kKeptBytes = 4 << 20;  // an arena
+  constexpr int kKeptBytes = 16 << 20;  // an arena
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_MMAP_THRESHOLD, kKeptBytes);
   mallopt(M_TRIM_THRESHOLD, kKeptBytes);
@@ -82,6 +97,7 @@ void KeepFreedMemory() {
 int Main(int argc, char** argv) {
   KeepFreedMemory();
   Flags flags;
+  flags.blob.meta.facts.node = HostName();
   CLI::App app("kvmesh-blob: stores slabs on one medium, within a budget");
   AddFlags(app, flags);
   if (const auto code = rpc::ParseFlags(app, argc, argv, &flags.service)) return *code;

@@ -21,6 +21,12 @@ class BlobMetrics final : public StoreEvents {
   void AddBytesPut(uint64_t bytes) { bytes_put_.Increment(static_cast<double>(bytes)); }
   void AddBytesGot(uint64_t bytes) { bytes_got_.Increment(static_cast<double>(bytes)); }
   void CountStall() { stalls_.Increment(); }
+  // `kind`: one of the few that the arbiter can send.
+  void CountCommand(absl::string_view kind) {
+    metrics_
+        .Counter("arbiter_commands_total", "Frames from the arbiter", {{"kind", std::string(kind)}})
+        .Increment();
+  }
 
   uint64_t quarantined() const { return static_cast<uint64_t>(quarantined_.Value()); }
   metrics::Metrics& metrics() { return metrics_; }

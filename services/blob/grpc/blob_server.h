@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "services/blob/grpc/blob_metrics.h"
 #include "services/blob/grpc/blob_service.h"
+#include "services/blob/grpc/meta_link.h"
 #include "services/blob/tiers/file_system.h"
 
 namespace kvmesh::blob {
@@ -18,6 +20,20 @@ struct BlobServerOptions {
   std::string folder;  // of the file tiers
   StoreOptions store;
   ServiceOptions service;  // its `tier` is "ram", "ram_file" or "disk"
+  MetaLinkOptions meta;    // its facts are filled from the others, but for the node
+  std::string advertise;   // how clients dial this store; empty: from the listening address
+};
+
+// Tells several what the store tells one. Set up before the first event.
+class EventRelay final : public StoreEvents {
+ public:
+  void Add(StoreEvents& listener) { listeners_.push_back(&listener); }
+  void OnPut(const PutResult& put) override;
+  void OnRemoved(const SlabName& name) override;
+  void OnQuarantined(const SlabName& name, const absl::Status& why) override;
+
+ private:
+  std::vector<StoreEvents*> listeners_;
 };
 
 // Thread-safe. Serves from Start until Shutdown or its end.
@@ -39,10 +55,13 @@ class BlobServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  BlobServer() : metrics_("blob"), blob_metrics_(metrics_) {}
+  BlobServer() : metrics_("blob"), blob_metrics_(metrics_) { events_.Add(blob_metrics_); }
+  absl::Status MakeLink(const BlobServerOptions& options, FileSystem& files);
 
   metrics::Metrics metrics_;
   BlobMetrics blob_metrics_;
+  EventRelay events_;
+  std::unique_ptr<MetaLink> link_;  // outlives the context, whose executors report to it
   std::unique_ptr<SlabStore> store_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<BlobServiceImpl> service_;

@@ -41,7 +41,7 @@ ServiceContext::ServiceContext(const ServiceOptions& service_options, const Cloc
       buffers(std::make_shared<BufferPool>(kBuffersKept)),
       transfers(service_options.io_threads, kQueueMax),
       deletes(2, kQueueMax),
-      verifies(1, 8) {}
+      verifies(1, kQueueMax) {}
 
 uint64_t WallClockSeconds() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(

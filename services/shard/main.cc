@@ -18,6 +18,7 @@
 #include "common/rpc/process.h"
 #include "common/text/tokenizer.h"
 #include "services/shard/engine/make_engine.h"
+#include "services/shard/grpc/checkpoint_flags.h"
 #include "services/shard/grpc/memory_limit.h"
 #include "services/shard/grpc/shard_server.h"
 #include "services/shard/grpc/tokenizer_vocabulary.h"
@@ -42,6 +43,7 @@ struct Flags {
   int orphan_ttl_seconds = 30;
   uint64_t bytes_max = UsableMemoryBytes() / 4;
   int compute_stall_seconds = 60;
+  CheckpointFlags checkpoints;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -92,6 +94,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Seconds that a session whose stream was lost waits for a retry")
       ->capture_default_str()
       ->check(CLI::Range(0, 3600));
+  AddCheckpointFlags(app, flags.checkpoints);
   app.add_option("--compute-stall-seconds", flags.compute_stall_seconds,
                  "A frame that runs for longer makes health NOT_SERVING")
       ->capture_default_str()
@@ -138,6 +141,7 @@ ShardServerOptions OptionsFrom(const Flags& flags) {
   options.ttl = absl::Seconds(flags.ttl_seconds);
   options.orphan_ttl = absl::Seconds(flags.orphan_ttl_seconds);
   options.compute_stall = absl::Seconds(flags.compute_stall_seconds);
+  Apply(flags.checkpoints, &options);
   options.threads = flags.threads == 0 ? UsableCpuCount() : flags.threads;
   return options;
 }
@@ -164,7 +168,8 @@ absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
   const ShardServerOptions options = OptionsFrom(flags);
   KVMESH_ASSIGN_OR_RETURN(const model::ModelDigests digests, model.Digests(layers));
   std::unique_ptr<const text::Tokenizer> tokenizer;
-  if (layers.end == model.config().layer_count) {
+  const bool names_state = options.caching && options.checkpoints.enabled;
+  if (names_state || layers.end == model.config().layer_count) {
     KVMESH_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::FromModel(flags.model));
   }
   KVMESH_ASSIGN_OR_RETURN(const EngineOptions engine_options,

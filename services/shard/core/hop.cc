@@ -139,6 +139,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   }
   if (open.hops.size() > 1) {
     open.hops.erase(open.hops.begin());
+    std::erase_if(open.restore, [&](const auto& r) { return r.hop_index == open.hop_index; });
     ++open.hop_index;
     stream.next = open.hops.front();
     effects_.emplace_back(OpenDown{id, *stream.next, std::move(open)});

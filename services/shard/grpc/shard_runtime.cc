@@ -15,13 +15,15 @@ constexpr absl::Duration kWakeUp = absl::Seconds(1);
 }  // namespace
 
 ShardRuntime::ShardRuntime(const HopOptions& options, const Clock& clock, Engine& engine,
-                           const Vocabulary& vocabulary, ShardMetrics& metrics)
+                           const Vocabulary& vocabulary, ShardMetrics& metrics,
+                           const CheckpointIoOptions& checkpoints)
     : options_(options),
       clock_(clock),
       engine_(engine),
       vocabulary_(vocabulary),
       metrics_(metrics),
-      hop_(options) {
+      hop_(options),
+      checkpoints_(options.checkpoints.enabled ? MakeCheckpoints(checkpoints) : nullptr) {
   metrics_.Export(hop_);
 }
 
@@ -43,6 +45,7 @@ void ShardRuntime::Stop() {
   }
   for (auto& down : downs) down->Cancel();
   if (compute_thread_.joinable()) compute_thread_.join();
+  if (checkpoints_ != nullptr) checkpoints_->Stop();
   MutexLock lock(&mutex_);
   // gRPC ends every cancelled call; until then it may still call into this object.
   while (calls_open_ > 0) changed_.WaitFor(&mutex_, kWakeUp);
@@ -58,6 +61,22 @@ auto ShardRuntime::Do(Input input) {
   work_ = true;
   work_ready_.NotifyOne();
   return input(hop_);
+}
+
+std::unique_ptr<CheckpointIo> ShardRuntime::MakeCheckpoints(const CheckpointIoOptions& options) {
+  CheckpointIo::Events events{
+      .save_started = [this](SaveId id) { Do([&](Hop& hop) { hop.OnSaveStarted(id); }); },
+      .save_ended =
+          [this](SaveId id, std::optional<SaveDrop> drop) {
+            Do([&](Hop& hop) { hop.OnSaveEnded(id, drop, clock_.Now()); });
+            MutexLock lock(&mutex_);
+            changed_.NotifyAll();
+          },
+      .restore_done =
+          [this](StreamId id, RestoreResult result) {
+            Do([&](Hop& hop) { hop.OnRestoreDone(id, std::move(result), clock_.Now()); });
+          }};
+  return std::make_unique<CheckpointIo>(options, clock_, engine_, vocabulary_, std::move(events));
 }
 
 void ShardRuntime::Flush() {
@@ -88,6 +107,10 @@ void ShardRuntime::Perform(Effect effect) {
     if (auto down = FindDown(send->stream)) down->Send(std::move(send->frame));
   } else if (auto* cancel = std::get_if<EndDown>(&effect)) {
     if (auto down = FindDown(cancel->stream)) down->Cancel();
+  } else if (auto* save = std::get_if<StartSave>(&effect)) {
+    checkpoints_->Save(save->job);
+  } else if (auto* restore = std::get_if<StartRestore>(&effect)) {
+    checkpoints_->Restore(std::move(restore->job));
   }
 }
 

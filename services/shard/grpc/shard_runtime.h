@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/hop.h"
+#include "services/shard/grpc/checkpoint_io.h"
 #include "services/shard/grpc/peer_channels.h"
 #include "services/shard/grpc/shard_metrics.h"
 
@@ -47,7 +48,8 @@ class ShardRuntime {
  public:
   // All references must outlive it.
   ShardRuntime(const HopOptions& options, const Clock& clock, Engine& engine,
-               const Vocabulary& vocabulary, ShardMetrics& metrics);
+               const Vocabulary& vocabulary, ShardMetrics& metrics,
+               const CheckpointIoOptions& checkpoints);
   ~ShardRuntime();
   ShardRuntime(const ShardRuntime&) = delete;
   ShardRuntime& operator=(const ShardRuntime&) = delete;
@@ -93,6 +95,7 @@ class ShardRuntime {
   void Flush();
   void Perform(Effect effect);
   void CallNextHop(OpenDown effect);
+  std::unique_ptr<CheckpointIo> MakeCheckpoints(const CheckpointIoOptions& options);
   void ComputeLoop();
   void RunOne(Job job);
   std::shared_ptr<UpStream> FindUp(StreamId id);
@@ -108,6 +111,7 @@ class ShardRuntime {
   CondVar work_ready_;
   CondVar changed_;  // a stream or call ended
   Hop hop_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<CheckpointIo> checkpoints_;  // null: not a feature of this shard
   bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
   bool work_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
 #include "services/shard/grpc/shard_server.h"
 
 #include <glog/logging.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +44,11 @@ absl::string_view KindName(model::LayerKind kind) {
       return "recurrent";
   }
   return "unknown";
+}
+
+std::string Hostname() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 void SetBytes(std::string* field, const Sha256Digest& digest) {
@@ -90,7 +96,8 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
                  << "): every route over it is stateless";
   }
   shard->runtime_ = std::make_unique<ShardRuntime>(shard->OptionsOfHop(), clock, *shard->engine_,
-                                                   *shard->vocabulary_, shard->metrics_);
+                                                   *shard->vocabulary_, shard->metrics_,
+                                                   shard->OptionsOfCheckpoints());
   shard->service_ = std::make_unique<ShardService>(*shard->runtime_, shard->Description(digests),
                                                    [raw = shard.get()] { raw->Drain(); });
   KVMESH_ASSIGN_OR_RETURN(
@@ -115,6 +122,7 @@ HopOptions ShardServer::OptionsOfHop() const {
       .vocab_size = info.config.vocab_size,
       .context_length = info.config.context_length,
       .quant = info.quant,
+      .features = Features(),
       .caching = caching_,
       .stream_idle_max = options_.stream_idle_max,
       .store = {.sessions_max = options_.sessions_max,
@@ -122,12 +130,33 @@ HopOptions ShardServer::OptionsOfHop() const {
                 .ttl = options_.ttl,
                 .orphan_ttl = options_.orphan_ttl,
                 .block_tokens = info.block_tokens},
+      .checkpoints = options_.checkpoints,
+      .vocabulary = vocabulary_.get(),
       .peer_allowed = [this](const std::string& address) { return peers_.Allows(address); }};
+  hop.checkpoints.enabled = caching_ && options_.checkpoints.enabled;
+  hop.checkpoints.fragments = hop.checkpoints.enabled && options_.checkpoints.fragments;
+  hop.store.keep_evicted = hop.checkpoints.fragments;
   for (const StateBytes& kind : info.state_bytes) {
     hop.store.bytes_per_token += kind.bytes_per_token;
     hop.store.bytes_fixed += kind.bytes_fixed;
   }
   return hop;
+}
+
+std::vector<std::string> ShardServer::Features() const {
+  if (!caching_ || !options_.checkpoints.enabled) return {};
+  return {forward::kCheckpointsFeature};
+}
+
+CheckpointIoOptions ShardServer::OptionsOfCheckpoints() const {
+  CheckpointIoOptions checkpoints{.facts = SlabFactsOf(engine_->info()),
+                                  .model_layers = engine_->info().config.layer_count,
+                                  .meta_address = options_.meta_address};
+  checkpoints.facts.min_tokens = options_.checkpoints.min_tokens;
+  checkpoints.facts.align_tokens = options_.align_tokens;
+  checkpoints.facts.hostname = Hostname();
+  checkpoints.facts.writer_version = absl::StrCat("kvmesh ", kVersion);
+  return checkpoints;
 }
 
 v1::DescribeResponse ShardServer::Description(const model::ModelDigests& digests) const {

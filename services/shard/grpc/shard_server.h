@@ -33,6 +33,9 @@ struct ShardServerOptions {
   // A frame that runs for longer makes health NOT_SERVING.
   absl::Duration compute_stall = absl::Seconds(60);
   uint32_t threads = 0;  // of the engine, for Describe
+  CheckpointOptions checkpoints;
+  std::string meta_address;     // of the arbiter; empty: none
+  uint32_t align_tokens = 256;  // of cut points
 };
 
 // One real step with a made-up token, so that a shard which cannot compute never says it serves.
@@ -71,6 +74,8 @@ class ShardServer {
   ShardServer(const ShardServerOptions& options, std::unique_ptr<Engine> engine,
               std::unique_ptr<const Vocabulary> vocabulary);
   HopOptions OptionsOfHop() const;
+  std::vector<std::string> Features() const;
+  CheckpointIoOptions OptionsOfCheckpoints() const;
   v1::DescribeResponse Description(const model::ModelDigests& digests) const;
   void TickLoop();
 

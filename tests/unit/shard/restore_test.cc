@@ -333,7 +333,7 @@ TEST(Restore, TheNextHopsShareTravelsOnAtOnce) {
   h.Send(1, open);
   const auto down = h.Take<OpenDown>();
   ASSERT_EQ(down.size(), 1u);
-  EXPECT_EQ(down[0].open.restore.back(), open.restore[1]);
+  EXPECT_EQ(down[0].open.restore, std::vector<forward::HopRestore>{open.restore[1]});
   EXPECT_EQ(down[0].open.hop_index, 1u);
 }
 

@@ -96,7 +96,7 @@ Memory Fill(const ChatCorpus& corpus, meta::ReadIndex* index) {
               (static_cast<double>(index->memory_bytes()) - of_ends) / std::max(inner, 1.0)};
 }
 
-absl::StatusOr<Json> Measure(const LookupFlags& flags, const Interrupt& interrupt) {
+absl::StatusOr<Json> Measure(const LookupFlags& flags, Interrupt& interrupt) {
   const ChatCorpus corpus(flags.rows, kSeed);
   Progress(absl::StrCat("filing ", flags.rows, " rows"));
   const auto index = std::make_unique<meta::ReadIndex>();

@@ -242,6 +242,7 @@ class Hop {
   // Saves a whole entry on this shard's own account; its state is gone from it afterwards.
   void SaveAlone(SessionEntry&& entry, forward::SaveReason reason);
   void SaveEvicted();
+  void SaveResting();
   void SaveLeaving(SessionEntry* entry);
   RestoreJob MakeRestoreJob(StreamId id, const forward::Open& open, forward::HopRestore restore);
   // Answers Opened, or waits for room and restored state first.

@@ -83,6 +83,11 @@ void Hop::SaveEvicted() {
   }
 }
 
+// What no stream uses any more, of a shard that leaves.
+void Hop::SaveResting() {
+  for (SessionEntry* entry : store_.Resting()) SaveLeaving(entry);
+}
+
 void Hop::SaveLeaving(SessionEntry* entry) {
   if (!options_.checkpoints.fragments || !entry->has_state || entry->state.empty()) return;
   SaveAlone(std::move(*entry), forward::SaveReason::kShutdown);
@@ -132,7 +137,7 @@ RestoreJob Hop::MakeRestoreJob(StreamId id, const forward::Open& open,
                  .tokens = stream.restore_tokens,
                  .time_limit = options_.checkpoints.restore_timeout,
                  .cancel = stream.restore_cancel};
-  if (auto reads = PlanReads(restore, options_.layers); reads.ok()) job.reads = *std::move(reads);
+  job.reads = PlanReads(restore, options_.layers).value();  // the edge has checked it
   return job;
 }
 

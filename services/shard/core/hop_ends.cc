@@ -47,6 +47,7 @@ void Hop::Remove(StreamId id, Below below, MonoTime now) {
   } else {
     store_.Release(stream.session, SessionPhase::kOrphaned, now);
   }
+  if (draining_) SaveResting();
 }
 
 void Hop::CancelRunning(const SessionId& session, bool also_decode) {
@@ -132,7 +133,7 @@ void Hop::EndIfSettled(StreamId id, MonoTime now) {
 
 void Hop::Drain(MonoTime now) {
   draining_ = true;
-  for (SessionEntry* entry : store_.Resting()) SaveLeaving(entry);
+  SaveResting();
   std::vector<StreamId> ids;
   for (const auto& [id, stream] : streams_) ids.push_back(id);
   for (const StreamId id : ids) EndIfDrained(id, now);

@@ -4,41 +4,9 @@
 
 #include "common/base/sha256.h"
 #include "tests/testing/toy_engine.h"
+#include "tests/testing/toy_tokenizer.h"
 
 namespace kvmesh::testing {
-
-ToyTokenizer::ToyTokenizer() : eos_({kToyEos}) {
-  for (uint32_t id = 0; id < kToyVocabSize; ++id) pieces_.push_back(ToyVocabulary().Piece(id));
-}
-
-absl::StatusOr<std::vector<uint32_t>> ToyTokenizer::Encode(
-    absl::string_view text, const text::EncodeOptions& /*options*/) const {
-  return ToyIds(text);
-}
-
-absl::StatusOr<std::vector<uint32_t>> ToyTokenizer::EncodeSpans(
-    absl::Span<const text::TextSpan> spans) const {
-  std::string text;
-  for (const text::TextSpan& span : spans) text += span.text;
-  return ToyIds(text);
-}
-
-uint32_t ToyTokenizer::vocab_size() const {
-  return kToyVocabSize;
-}
-
-absl::string_view ToyTokenizer::TokenBytes(uint32_t id) const {
-  return id < pieces_.size() ? absl::string_view(pieces_[id]) : absl::string_view();
-}
-
-bool ToyTokenizer::IsControl(uint32_t id) const {
-  return id == kToyEos;
-}
-
-std::string ToyTokenizer::KeyBytes(uint32_t id) const {
-  if (id == kToyEos) return std::string("\xff\x01\x5f\x00\x00\x00", 6);
-  return ToyVocabulary().Piece(id);
-}
 
 router::RouterModel ToyRouterModel(uint32_t layer_count, uint32_t context_length) {
   return {.tokenizer = std::make_shared<ToyTokenizer>(),
@@ -47,6 +15,7 @@ router::RouterModel ToyRouterModel(uint32_t layer_count, uint32_t context_length
                        .tokenizer_digest = Sha256Of("toy tokenizer")},
           .vocab_size = kToyVocabSize,
           .context_length = context_length,
+          .state_can_be_cut = true,
           .eos_token_ids = {kToyEos}};
 }
 

@@ -11,6 +11,18 @@ namespace {
 constexpr size_t kEventsMax = 2'000'000;
 constexpr absl::Duration kLatency = absl::Milliseconds(1);
 
+router::CheckpointOptions SimCheckpoints() {
+  router::CheckpointOptions options{.layer_count = kSimLayers};
+  options.gates = {.min_tokens = kSimMinTokens,
+                   .cold_min_tokens = 4,
+                   .cold_max_tokens = 1000,
+                   .continued_interval = 5,
+                   .boundary_trim_tokens = 2,
+                   .boundary_align_tokens = kSimAlignTokens,
+                   .restore_min_tokens = 4};
+  return options;
+}
+
 }  // namespace
 
 std::vector<SimShardOptions> ThreeHops(bool replicas) {
@@ -28,8 +40,12 @@ MeshSim::MeshSim(const MeshOptions& options)
     : options_(options),
       random_(options.seed),
       network_(events_, [this] { return Latency(); }),
+      arbiter_(options.checkpoints
+                   ? std::optional<SimArbiter>(std::in_place, kSimLayers, options.seed)
+                   : std::nullopt),
       shards_(options.shards.size()),
       known_(options.shards.size()) {
+  if (options_.checkpoints) setup_.emplace(router::CheckpointSetup{SimCheckpoints(), tokenizer_});
   for (size_t i = 0; i < options_.shards.size(); ++i) {
     StartShard(i);
     known_[i] = shards_[i]->Facts();
@@ -70,7 +86,7 @@ bool MeshSim::RunFor(absl::Duration time) {
 
 void MeshSim::StartShard(size_t shard) {
   shards_[shard] = std::make_unique<SimShard>(options_.shards[shard], SimInstance(next_instance_++),
-                                              events_, network_);
+                                              events_, network_, arbiter_ ? &*arbiter_ : nullptr);
   shards_[shard]->Start();
 }
 

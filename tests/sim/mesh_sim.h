@@ -2,8 +2,6 @@
 // function of its options and faults.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <deque>
 #include <map>
 #include <memory>
@@ -15,7 +13,9 @@
 #include "services/router/core/generation.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
+#include "tests/sim/sim_arbiter.h"
 #include "tests/sim/sim_shard.h"
+#include "tests/testing/toy_tokenizer.h"
 
 namespace kvmesh::sim {
 
@@ -27,6 +27,7 @@ struct GenerationOptions {
   absl::Duration deadline = absl::Seconds(600);
   bool stateless = false;
   bool token_ids = true;  // false: the tail's answers come without ids
+  router::CheckpointUse checkpoints;
   std::optional<absl::Duration> cancel_after;
 };
 
@@ -36,7 +37,8 @@ struct MeshOptions {
   // From a change to the router's knowing of it.
   absl::Duration discovery = absl::Milliseconds(5);
   std::vector<GenerationOptions> generations;
-  uint64_t seed = 0;  // not 0: latencies vary
+  bool checkpoints = false;  // an arbiter, and shards that save and restore
+  uint64_t seed = 0;         // not 0: latencies vary
 };
 
 class MeshSim;
@@ -56,6 +58,7 @@ class SimGeneration final : public router::TokenSink {
   // What the client was told; none while it waits.
   const std::optional<absl::Status>& answer() const { return answer_; }
   const std::vector<std::string>& miss_causes() const { return miss_causes_; }
+  size_t saves_started() const { return saves_started_; }
   MonoTime answered_at() const { return answered_at_; }
 
   router::FinishReason OnToken(const forward::Output& output, MonoTime now) override;
@@ -71,11 +74,21 @@ class SimGeneration final : public router::TokenSink {
   void Do(const router::DropSession& effect);
   void Do(const router::Event& effect);
   void Do(const router::Done& effect);
-  // There is no arbiter in this mesh.
-  template <typename CheckpointEffect>
-  void Do(const CheckpointEffect&) {
-    ADD_FAILURE() << "an effect on checkpoints without an arbiter";
-  }
+  void Do(const router::AwaitParent& effect);
+  void Do(const router::LookupRow& effect);
+  void Do(const router::ReadCheckpoint& effect);
+  void Do(const router::AwaitFragment& effect);
+  void Do(const router::ReserveRow& effect);
+  void Do(const router::CancelReservation& effect);
+  void Do(const router::EndLease& effect);
+  void Do(const router::RenewHolds&) {}  // nothing lapses here
+  void Do(const router::SaveEnded& effect);
+  // Answers by `input` after a while, with what `ask` gives then; or, of an arbiter that is away,
+  // UNAVAILABLE or nothing until `timeout`.
+  template <typename T>
+  void Ask(absl::Duration timeout, std::function<absl::StatusOr<T>()> ask,
+           std::function<void(router::Generation&, absl::StatusOr<T>)> input);
+  void TryFragment(const router::AwaitFragment& effect, MonoTime until);
   void ScheduleTick();
 
   MeshSim& mesh_;
@@ -86,6 +99,7 @@ class SimGeneration final : public router::TokenSink {
   std::optional<absl::Status> answer_;
   MonoTime answered_at_;
   std::vector<std::string> miss_causes_;
+  size_t saves_started_ = 0;
   MonoTime tick_at_ = absl::InfiniteDuration();
 };
 
@@ -121,6 +135,8 @@ class MeshSim {
   std::string Leftovers() const;
 
   // For generations.
+  SimArbiter& arbiter() { return *arbiter_; }
+  const router::CheckpointSetup* checkpoints() const { return setup_ ? &*setup_ : nullptr; }
   EventQueue& events() { return events_; }
   Network& network() { return network_; }
   absl::Duration Latency();
@@ -136,6 +152,9 @@ class MeshSim {
   std::mt19937_64 random_;
   EventQueue events_;
   Network network_;
+  const testing::ToyTokenizer tokenizer_;
+  std::optional<SimArbiter> arbiter_;
+  std::optional<router::CheckpointSetup> setup_;
   std::vector<std::unique_ptr<SimShard>> shards_;  // the newest process of each
   std::vector<std::unique_ptr<SimShard>> dead_;    // pending events still name them
   std::vector<std::optional<router::ShardFacts>> known_;

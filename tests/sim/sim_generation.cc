@@ -18,6 +18,7 @@ router::GenerationSpec SpecOf(size_t index, const GenerationOptions& options, Mo
                               .vocab_size = testing::kToyVocabSize,
                               .deadline = now + options.start_after + options.deadline,
                               .stateless = options.stateless,
+                              .checkpoints = options.checkpoints,
                               .jitter_seed = seed};
   spec.session.mutable_data()[0] = static_cast<uint8_t>(index + 1);
   return spec;
@@ -35,7 +36,8 @@ SimGeneration::SimGeneration(MeshSim& mesh, size_t index, const GenerationOption
                              uint64_t seed)
     : mesh_(mesh),
       options_(options),
-      generation_(SpecOf(index, options, mesh.events().now(), seed), {}, *this, Retokenize) {}
+      generation_(SpecOf(index, options, mesh.events().now(), seed), {}, *this, Retokenize,
+                  mesh.checkpoints()) {}
 
 void SimGeneration::Start() {
   mesh_.events().After(options_.start_after, [this] {
@@ -140,6 +142,88 @@ void SimGeneration::Do(const router::Done& effect) {
   if (answer_.has_value()) ADD_FAILURE() << "a second answer: " << effect.status;
   answer_ = effect.status;
   answered_at_ = mesh_.events().now();
+}
+
+template <typename T>
+void SimGeneration::Ask(absl::Duration timeout, std::function<absl::StatusOr<T>()> ask,
+                        std::function<void(router::Generation&, absl::StatusOr<T>)> input) {
+  const absl::Duration there = mesh_.Latency();
+  const absl::Duration back = mesh_.Latency();
+  const auto answer = [this, input](const absl::StatusOr<T>& result) {
+    Input([&](router::Generation& generation) { input(generation, result); });
+  };
+  mesh_.events().After(there, [this, ask, answer, back, timeout, there] {
+    const absl::Duration left = timeout - there;
+    if (!mesh_.arbiter().away(mesh_.events().now())) {
+      const absl::StatusOr<T> result = ask();
+      mesh_.events().After(back, [answer, result] { answer(result); });
+    } else if (back < there) {  // as good as a coin
+      mesh_.events().After(back, [answer] { answer(absl::UnavailableError("refused")); });
+    } else {
+      mesh_.events().After(left, [answer] { answer(absl::DeadlineExceededError("no answer")); });
+    }
+  });
+}
+
+// Nothing is ever in flight for a parent here: the answer says so at once.
+void SimGeneration::Do(const router::AwaitParent& effect) {
+  mesh_.events().After(2 * mesh_.Latency(), [this, call = effect.call] {
+    Input([this, call](router::Generation& generation) {
+      generation.OnParent(call, mesh_.events().now());
+    });
+  });
+}
+
+void SimGeneration::Do(const router::LookupRow& effect) {
+  Ask<std::optional<router::FoundRow>>(
+      effect.timeout, [this, effect] { return mesh_.arbiter().Lookup(effect); },
+      [this, call = effect.call](router::Generation& generation, auto found) {
+        generation.OnLookup(call, std::move(found), mesh_.events().now());
+      });
+}
+
+void SimGeneration::Do(const router::ReadCheckpoint& effect) {
+  Ask<router::CheckpointRead>(
+      effect.timeout,
+      [this, effect] { return mesh_.arbiter().Read(effect, mesh_.checkpoints()->tokenizer); },
+      [this, call = effect.call](router::Generation& generation, auto read) {
+        generation.OnCheckpoint(call, std::move(read), mesh_.events().now());
+      });
+}
+
+void SimGeneration::Do(const router::AwaitFragment& effect) {
+  TryFragment(effect, mesh_.events().now() + effect.appear_wait);
+}
+
+void SimGeneration::TryFragment(const router::AwaitFragment& effect, MonoTime until) {
+  Ask<router::FoundFragment>(
+      effect.appear_wait, [this, effect] { return mesh_.arbiter().Fragment(effect); },
+      [this, effect, until](router::Generation& generation, const auto& found) {
+        if (absl::IsNotFound(found.status()) && mesh_.events().now() < until) {
+          return TryFragment(effect, until);
+        }
+        generation.OnFragment(effect.call, found, mesh_.events().now());
+      });
+}
+
+void SimGeneration::Do(const router::ReserveRow& effect) {
+  Ask<router::Reservation>(
+      effect.timeout, [this, effect] { return mesh_.arbiter().Reserve(effect); },
+      [this, call = effect.call](router::Generation& generation, const auto& reserved) {
+        generation.OnReserved(call, reserved, mesh_.events().now());
+      });
+}
+
+void SimGeneration::Do(const router::CancelReservation& effect) {
+  mesh_.events().After(mesh_.Latency(), [this, effect] { mesh_.arbiter().Cancel(effect); });
+}
+
+void SimGeneration::Do(const router::EndLease& effect) {
+  mesh_.events().After(mesh_.Latency(), [this, effect] { mesh_.arbiter().End(effect); });
+}
+
+void SimGeneration::Do(const router::SaveEnded& effect) {
+  if (effect.result == "started") ++saves_started_;
 }
 
 void SimGeneration::ScheduleTick() {

@@ -1,11 +1,16 @@
 #include "tests/sim/sim_shard.h"
 
+#include <gtest/gtest.h>
+
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/sha256.h"
+#include "common/slab/reader.h"
+#include "services/shard/core/restore_reader.h"
 
 namespace kvmesh::sim {
 namespace {
@@ -17,7 +22,8 @@ testing::ToyOptions EngineOptions(const SimShardOptions& options) {
 }
 
 shard::HopOptions OptionsOfHop(const SimShardOptions& options, InstanceId instance,
-                               const shard::EngineInfo& info) {
+                               const shard::EngineInfo& info, const shard::Vocabulary* vocabulary,
+                               bool checkpoints) {
   shard::HopOptions hop{.instance = instance,
                         .layers = info.layers,
                         .layer_count = info.config.layer_count,
@@ -28,9 +34,57 @@ shard::HopOptions OptionsOfHop(const SimShardOptions& options, InstanceId instan
                         .caching = options.supports_kv_cache,
                         .store = options.store,
                         .peer_allowed = [](const std::string&) { return true; }};
+  if (checkpoints && options.supports_kv_cache) {
+    hop.features = {forward::kCheckpointsFeature};
+    hop.checkpoints = {.enabled = true, .fragments = true, .min_tokens = kSimMinTokens};
+    hop.vocabulary = vocabulary;
+    hop.store.keep_evicted = true;
+  }
   hop.store.block_tokens = info.block_tokens;
   hop.store.bytes_per_token = info.state_bytes[0].bytes_per_token;
   return hop;
+}
+
+// What a store answers to a Get of these layers; a slab that it finds bad, nothing.
+std::string AnswerOf(const std::string& file, const shard::SlabRead& read, size_t tokens) {
+  const slab::MemorySource source(file);
+  const absl::StatusOr<slab::Envelope> envelope = slab::ReadEnvelope(source);
+  if (!envelope.ok()) return "";
+  std::string answer = file.substr(0, slab::kHeadBytes + envelope->meta.meta_bytes);
+  for (const uint32_t layer : read.layers) {
+    const auto pieces = slab::PiecesOf(envelope->meta, layer, static_cast<uint32_t>(tokens));
+    if (!pieces.ok()) return "";
+    for (const slab::Piece& piece : *pieces) answer += file.substr(piece.offset, piece.length);
+  }
+  return answer + file.substr(file.size() - slab::kTrailerBytes);
+}
+
+std::optional<shard::RestoreFailure> ReadSlab(const std::string& file, const shard::SlabRead& read,
+                                              const shard::RestoreJob& job,
+                                              const shard::Engine& engine,
+                                              const shard::Vocabulary& vocabulary,
+                                              shard::RestoredState* restored) {
+  shard::RestoreReader reader({.read = read,
+                               .cache_namespace = job.cache_namespace,
+                               .tokens = job.tokens,
+                               .kv_dtype = slab::DType::kF32,
+                               .vocabulary = vocabulary,
+                               .state = restored->state},
+                              file.size());
+  std::optional<shard::RestoreFailure> failure =
+      reader.Append(AnswerOf(file, read, job.tokens.size()));
+  if (!failure.has_value()) failure = reader.Finish();
+  if (!failure.has_value() && restored->last_row.empty()) {
+    restored->last_row = reader.LastRow(engine.info().layers.end);
+  }
+  return failure;
+}
+
+shard::SlabFacts FactsOf(const shard::EngineInfo& info) {
+  shard::SlabFacts facts = shard::SlabFactsOf(info);
+  facts.min_tokens = kSimMinTokens;
+  facts.align_tokens = kSimAlignTokens;
+  return facts;
 }
 
 }  // namespace
@@ -48,13 +102,15 @@ router::ModelIdentity SimModel() {
 }
 
 SimShard::SimShard(const SimShardOptions& options, InstanceId instance, EventQueue& events,
-                   Network& network)
+                   Network& network, SimArbiter* arbiter)
     : options_(options),
       instance_(instance),
       events_(events),
       network_(network),
+      arbiter_(arbiter),
       engine_(EngineOptions(options)),
-      hop_(OptionsOfHop(options, instance, engine_.info())) {}
+      facts_(FactsOf(engine_.info())),
+      hop_(OptionsOfHop(options, instance, engine_.info(), &vocabulary_, arbiter != nullptr)) {}
 
 void SimShard::Start() {
   alive_ = true;
@@ -119,6 +175,10 @@ void SimShard::Perform() {
       CallNext(*open);
     } else if (auto* send = std::get_if<shard::SendDown>(&effect)) {
       network_.SendFrame(down_.at(send->stream), std::move(send->frame));
+    } else if (const auto* save = std::get_if<shard::StartSave>(&effect)) {
+      Save(save->job);
+    } else if (const auto* restore = std::get_if<shard::StartRestore>(&effect)) {
+      Restore(restore->job);
     } else {
       network_.Cancel(down_.at(std::get<shard::EndDown>(effect).stream));
     }
@@ -141,6 +201,58 @@ void SimShard::CallNext(const shard::OpenDown& effect) {
              Input([this, stream, status] { hop_.OnDownEnd(stream, status, events_.now()); });
            }});
   network_.SendFrame(down_.at(stream), effect.open);
+}
+
+// A process that dies meanwhile stores nothing.
+void SimShard::Save(const std::shared_ptr<shard::SaveJob>& job) {
+  events_.After(options_.store_time, [this, job] {
+    Input([this, job] {
+      if (!arbiter_->away(events_.now())) hop_.OnSaveStarted(job->id);
+    });
+  });
+  events_.After(2 * options_.store_time, [this, job] { Input([this, job] { EndSave(job); }); });
+}
+
+void SimShard::EndSave(const std::shared_ptr<shard::SaveJob>& job) {
+  if (arbiter_->away(events_.now())) {
+    hop_.OnSaveEnded(job->id, shard::SaveDrop::kStoreUnavailable, events_.now());
+    return;
+  }
+  const bool fragment = job->fragment();
+  const WriteId write = fragment ? arbiter_->ReserveFragment() : job->write_id;
+  absl::StatusOr<shard::SlabDraft> draft =
+      shard::DraftSlab(job->snapshot, job->reason, facts_, vocabulary_);
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  const std::atomic<bool> cancel{false};
+  const auto built = shard::BuildSlab(*std::move(draft), std::move(job->snapshot), write,
+                                      /*now_s=*/1'700'000'000, facts_, cancel);
+  ASSERT_TRUE(built.ok()) << built.status();
+  arbiter_->Put((*built)->image().ToString(), fragment);
+  hop_.OnSaveEnded(job->id, std::nullopt, events_.now());
+}
+
+void SimShard::Restore(const shard::RestoreJob& job) {
+  // Shared because std::function copies what it holds.
+  auto shared = std::make_shared<shard::RestoreJob>(job);
+  events_.After(options_.store_time, [this, shared] {
+    Input([this, shared] { hop_.OnRestoreDone(shared->stream, ReadAll(*shared), events_.now()); });
+  });
+}
+
+shard::RestoreResult SimShard::ReadAll(const shard::RestoreJob& job) const {
+  shard::RestoredState restored{.state = engine_.NewState()};
+  for (const shard::SlabRead& read : job.reads) {
+    const std::string* file = arbiter_->Get(read.slab);
+    if (arbiter_->away(events_.now()) || file == nullptr) {
+      return shard::RestoreFailure{.fault = file == nullptr ? shard::RestoreFault::kNotFound
+                                                            : shard::RestoreFault::kUnavailable,
+                                   .slab = read.slab};
+    }
+    std::optional<shard::RestoreFailure> failure =
+        ReadSlab(*file, read, job, engine_, vocabulary_, &restored);
+    if (failure.has_value()) return *failure;
+  }
+  return restored;
 }
 
 void SimShard::Compute() {
@@ -187,6 +299,8 @@ router::ShardFacts SimShard::Facts() const {
   for (uint32_t layer = options_.layers.begin; layer < options_.layers.end; ++layer) {
     facts.layer_digests.push_back(Sha256Of(absl::StrCat("toy layer ", layer)));
   }
+  facts.features = hop_.options().features;
+  facts.state_bytes = {.per_token = engine_.info().state_bytes[0].bytes_per_token};
   if (options_.layers.begin == 0) facts.embedding_digest = Sha256Of("toy embedding");
   if (options_.layers.end == kSimLayers) facts.head_digest = Sha256Of("toy head");
   return facts;

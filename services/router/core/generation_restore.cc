@@ -4,6 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/base/limits.h"
 #include "services/router/core/generation.h"
@@ -17,6 +19,14 @@ constexpr absl::string_view kRestoreFailed = "restore_failed:";  // causes of a 
 std::string MetadataOf(const ErrorInfo& info, const std::string& name) {
   const auto found = info.metadata.find(name);
   return found == info.metadata.end() ? "" : found->second;
+}
+
+// The name of the slab that a failed restore blames; empty: none is bad.
+std::string BadSlabOf(const ErrorInfo& info) {
+  if (MetadataOf(info, "slab_is_bad") != "true") return "";
+  return absl::StrCat(MetadataOf(info, "slab_key"), ".",
+                      absl::StrReplaceAll(MetadataOf(info, "slab_layers"), {{":", "-"}}), ".",
+                      MetadataOf(info, "slab_write_id"));
 }
 
 // Whether a hop that has no state for this cause may have left a fragment.
@@ -126,13 +136,13 @@ bool Generation::OnFailedRestore(const ErrorInfo& info, MonoTime now) {
   state_hops_.clear();
   if (std::exchange(repairing_, false)) {
     reprefill_due_ = true;
-    checkpoints_->repair().End(MetadataOf(info, "slab"));
+    checkpoints_->repair().End(BadSlabOf(info));
     LookUpOrPrefill(now);
     return true;
   }
   phase_ = Phase::kLookup;
   checkpoints_->planner().Failed(std::string(absl::StripPrefix(cause, kRestoreFailed)),
-                                 MetadataOf(info, "slab"), now);
+                                 BadSlabOf(info), now);
   AfterLookup(now);
   return true;
 }

@@ -133,10 +133,16 @@ class CheckpointScript : public GenerationScript {
   uint8_t writes_ = 0;
 };
 
-inline absl::Status MissAt(uint32_t hop, const std::string& cause, const std::string& slab = "") {
+inline absl::Status MissAt(uint32_t hop, const std::string& cause,
+                           const std::optional<forward::SlabRef>& bad_slab = std::nullopt) {
   ErrorInfo info{.reason = std::string(reason::kCacheMiss),
                  .metadata = {{"cause", cause}, {"hop", absl::StrCat(hop)}}};
-  if (!slab.empty()) info.metadata["slab"] = slab;
+  if (bad_slab.has_value()) {
+    info.metadata["slab_key"] = bad_slab->key.ToHex();
+    info.metadata["slab_layers"] = absl::StrCat(bad_slab->layers.begin, ":", bad_slab->layers.end);
+    info.metadata["slab_write_id"] = bad_slab->write_id.ToHex();
+    info.metadata["slab_is_bad"] = "true";
+  }
   return WithErrorInfo(absl::AbortedError("miss"), info);
 }
 

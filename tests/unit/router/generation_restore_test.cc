@@ -96,7 +96,7 @@ TEST_F(GenerationRestoreTest, DriftedIdsTakeThePromptsPlace) {
 TEST_F(GenerationRestoreTest, ARestoreThatFailsMakesWayForTheNextRowAndThenForAPrefill) {
   CheckpointScript script(world_);
   script.RunHit(8);
-  script.End(MissAt(1, "restore_failed:crc", SlabName(Slab({4, 8}).ref)));
+  script.End(MissAt(1, "restore_failed:corrupt", Slab({4, 8}).ref));
   EXPECT_THAT(script.Only<EndLease>().bad_slabs, ElementsAre(Slab({4, 8}).ref));
   EXPECT_EQ(script.Only<LookupRow>().text_bytes_max, 7u);
   script.Find(5);
@@ -267,7 +267,7 @@ TEST_F(GenerationRestoreTest, AFragmentThatCannotBeLoadedIsNamedAndThePrefillTak
   RunTwoSteps(script);
   script.End(MissAt(1, "unknown_session"));
   script.FragmentFound(script.Only<AwaitFragment>(), 0);
-  script.End(MissAt(1, "restore_failed:crc", SlabName(Slab({4, 8}, "fragment").ref)));
+  script.End(MissAt(1, "restore_failed:corrupt", Slab({4, 8}, "fragment").ref));
   EXPECT_THAT(script.Only<EndLease>().bad_slabs, SizeIs(1));
   script.Miss();
   EXPECT_EQ(script.Compute().past_len, 0u);

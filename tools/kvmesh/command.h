@@ -27,6 +27,9 @@ void AddStatus(CLI::App& app, Action* chosen);
 void AddSessions(CLI::App& app, Action* chosen);
 void AddModel(CLI::App& app, Action* chosen);
 void AddSlab(CLI::App& app, Action* chosen);
+void AddCheckpoints(CLI::App& app, Action* chosen);
+void AddReservations(CLI::App& app, Action* chosen);
+void AddExplain(CLI::App& app, Action* chosen);
 void AddBench(CLI::App& app, Action* chosen);
 
 }  // namespace kvmesh::cli

@@ -27,6 +27,9 @@ int Main(int argc, char** argv) {
   AddSessions(app, &chosen);
   AddModel(app, &chosen);
   AddSlab(app, &chosen);
+  AddCheckpoints(app, &chosen);
+  AddReservations(app, &chosen);
+  AddExplain(app, &chosen);
   AddBench(app, &chosen);
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 unavailable, 4 refused (limits), 130 "

@@ -122,14 +122,16 @@ meta::RowOpened ChatCorpus::Row(uint32_t row) const {
 ChatCorpus::Prompt ChatCorpus::MakePrompt(uint64_t random, uint32_t bytes) const {
   std::mt19937_64 draw(random);
   Prompt prompt;
-  // Three in ten ask something new behind a system prompt.
+  const auto row = static_cast<uint32_t>(Draw(draw, size()));
+  // Three in ten ask something new behind the row's system prompt.
   if (Draw(draw, 10) < 3) {
-    prompt.text = std::string(System(~DrawSystem(draw)));
+    auto before = static_cast<int32_t>(row);
+    while (before >= 0) before = turns_[static_cast<size_t>(before)].before;
+    prompt.text = std::string(System(before));
     for (uint32_t n = kCutBytesMin / 1024; CutAt(n) <= prompt.text.size(); ++n) {
       prompt.match_bytes_min = CutAt(n);
     }
   } else {
-    const auto row = static_cast<uint32_t>(Draw(draw, size()));
     prompt.text = Text(row);
     prompt.match_bytes_min = turns_[row].total_bytes;
   }

@@ -11,6 +11,7 @@ constexpr uint32_t kLengthMask = (1U << kLengthBits) - 1;
 constexpr uint32_t kCountMax = ~uint32_t{0} >> kLengthBits;
 static_assert(kLengthMask + 1 == kBlockBytes);
 
+constexpr std::ptrdiff_t kProbesAhead = 16;
 // What is filed late goes at most so far behind the newest of its key.
 constexpr int kLinkStepsMax = 8;
 
@@ -265,9 +266,15 @@ std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const L
   if (end == begin) return std::nullopt;
   std::array<uint32_t, kBlockBytes> hashes;
   query.TailHashes(blocks, absl::MakeSpan(hashes).first(LengthOf(*(end - 1)) + 1));
+  const auto path_of = [&](uint32_t packed) {
+    const uint32_t length = LengthOf(packed);
+    return Path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
+  };
   while (end != begin) {
+    // The table of a large index is in no near cache.
+    if (end - begin > kProbesAhead) by_key_.prefetch(HashOf(path_of(*(end - kProbesAhead - 1))));
     const uint32_t length = LengthOf(*--end);
-    const Path path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
+    const Path path = path_of(*end);
     if (!by_key_.contains(HashOf(path))) continue;
     const Sha256Digest key = query.Key(blocks, length);
     const auto filed = by_key_.find(ExactPath{path, key});

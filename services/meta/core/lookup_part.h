@@ -75,6 +75,9 @@ class LookupPart {
   std::optional<Hit> Longest(const LookupQuery& query, uint32_t blocks, uint64_t block_hash,
                              Accept accept) const;
 
+  // Loads what the first step of Longest will read.
+  void Prefetch(uint64_t block_hash) const { by_block_.prefetch(block_hash); }
+
   // Whether anything is filed under a block hash.
   bool Has(uint64_t block_hash) const { return by_block_.contains(block_hash); }
   // Calls `action(row, last_used_s)` for the cut points filed under a block hash, among the entries

@@ -9,6 +9,8 @@ namespace {
 
 // A row that a lookup found is closed before it was copied: it is looked up again so often.
 constexpr int kAttempts = 4;
+// Blocks whose place in the index is loaded before they are looked at.
+constexpr uint32_t kBlocksAhead = 4;
 // Entries that Nearest looks at under one lock.
 constexpr uint32_t kScannedEntries = 1024;
 
@@ -274,9 +276,21 @@ bool ReadIndex::TakeEnd(Found* found) const {
 }
 
 std::optional<LookupHit> ReadIndex::LookupOnce(const LookupQuery& query, bool* closed) const {
+  std::array<uint64_t, kBlocksAhead> ahead;
+  const auto prefetch = [&](uint32_t blocks) {
+    const uint64_t block_hash = query.BlockHash(blocks);
+    ahead[blocks % kBlocksAhead] = block_hash;
+    const Part& part = (*parts_)[PartOfHash(block_hash)];
+    MutexLock lock(&part.mutex);
+    part.cut_points.Prefetch(block_hash);
+  };
+  for (uint32_t i = 0; i < std::min(kBlocksAhead, query.blocks() + 1); ++i) {
+    prefetch(query.blocks() - i);
+  }
   for (uint32_t left = query.blocks() + 1; left > 0; --left) {
     const uint32_t blocks = left - 1;
-    const uint64_t block_hash = query.BlockHash(blocks);
+    const uint64_t block_hash = ahead[blocks % kBlocksAhead];
+    if (blocks >= kBlocksAhead) prefetch(blocks - kBlocksAhead);
     Found found;
     std::optional<LookupPart::Hit> hit;
     {

@@ -15,9 +15,9 @@ namespace kvmesh::sim {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 500;
+constexpr uint64_t kSeeds = 100;
 #else
-constexpr uint64_t kSeeds = 5000;
+constexpr uint64_t kSeeds = 2000;
 #endif
 
 // Longer than a save, an orphan and a remembered session last.

@@ -59,7 +59,7 @@ void PackBlocks(const Source& source, size_t first_row, size_t rows, uint8_t* pa
     for (size_t lane = 0; lane < rows; ++lane) {
       BlockFields fields;
       ReadStoredBlock(type, source.row(first_row + lane) + block * stored_bytes, fields);
-      StorePanelBlock(layout, fields, lane, panel + block * layout.block_bytes());
+      StorePanelBlock(type, fields, lane, panel + block * layout.block_bytes());
     }
   }
 }
@@ -77,14 +77,17 @@ void PackPanel(const Source& source, size_t first_row, uint8_t* panel) {
   }
 }
 
-// The i-th weight of a block. Product and sum are exact in double, so that there is one rounding,
-// as where f32 rounds the sum alone.
-float WeightOf(const PanelLayout& layout, const BlockFields& fields, size_t i) {
-  const size_t group = i / layout.group;
-  const double product =
-      double{GroupScale(layout, fields, group)} * CodeValue(layout, fields.codes[i]);
-  if (!layout.has_min) return static_cast<float>(product);
-  return static_cast<float>(product + GroupMin(layout, fields, group));
+// Product and sum are exact in double, so that there is one rounding, as where f32 rounds the sum
+// alone.
+void WidenGroup(const PanelLayout& layout, const BlockFields& fields, size_t group, float* out) {
+  const double scale = GroupScale(layout, fields, group);
+  const double min = layout.has_min ? GroupMin(layout, fields, group) : 0;
+  const uint8_t* codes = fields.codes.data() + group * layout.group;
+  for (size_t i = 0; i < layout.group; ++i) {
+    const double product = scale * CodeValue(layout, codes[i]);
+    // Without a minimum nothing is added, so that -0 stays.
+    out[i] = static_cast<float>(layout.has_min ? product + min : product);
+  }
 }
 
 absl::Status Check(const model::Tensor& tensor, uint32_t rope_head_dim) {
@@ -161,8 +164,8 @@ void PackedMatrix::WidenRow(size_t row, float* out) const {
   BlockFields fields;
   for (size_t block = 0; block < columns_ / layout.block; ++block, out += layout.block) {
     LoadPanelBlock(layout, panel + block * layout.block_bytes(), lane, fields);
-    for (size_t i = 0; i < layout.block; ++i) {
-      out[i] = WeightOf(layout, fields, i);
+    for (size_t group = 0; group < layout.groups(); ++group) {
+      WidenGroup(layout, fields, group, out + group * layout.group);
     }
   }
 }

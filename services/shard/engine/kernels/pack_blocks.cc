@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace kvmesh::shard {
 namespace {
@@ -128,7 +129,7 @@ uint32_t LoadWord(const uint8_t* words, size_t index, size_t lane) {
 }
 
 // The codes of one unit.
-void StoreUnit(const PanelLayout& layout, const uint8_t* codes, size_t lane, uint8_t* unit) {
+inline void StoreUnit(const PanelLayout& layout, const uint8_t* codes, size_t lane, uint8_t* unit) {
   const uint32_t low_mask = (uint32_t{1} << layout.low_bits) - 1;
   uint32_t high = 0;
   if (layout.high_bits > 0) {
@@ -166,7 +167,8 @@ uint8_t ByteOf(const uint8_t* section, size_t index, size_t lane) {
   return section[index * kPanelRows + lane];
 }
 
-void StoreScales(const PanelLayout& layout, const BlockFields& f, size_t lane, uint8_t* block) {
+inline void StoreScales(const PanelLayout& layout, const BlockFields& f, size_t lane,
+                        uint8_t* block) {
   uint8_t* low = block + layout.scales_offset();
   uint8_t* high = block + layout.scales_high_offset();
   for (size_t g = 0; g < layout.groups(); ++g) {
@@ -268,17 +270,39 @@ void ReadStoredBlock(WeightType type, const uint8_t* stored, BlockFields& fields
   }
 }
 
-void StorePanelBlock(const PanelLayout& layout, const BlockFields& fields, size_t lane,
-                     uint8_t* block) {
-  std::memcpy(block + 2 * lane, &fields.d, sizeof(fields.d));
-  if (layout.has_min) {
-    std::memcpy(block + layout.m_offset() + 2 * lane, &fields.m, sizeof(fields.m));
+namespace {
+
+// With a layout that the compiler knows: packing takes most of the time of a load.
+template <WeightType kType>
+void StoreTyped(const BlockFields& fields, size_t lane, uint8_t* block) {
+  constexpr PanelLayout kLayout = LayoutOf(kType);
+  if constexpr (kLayout.quantised()) {
+    std::memcpy(block + 2 * lane, &fields.d, sizeof(fields.d));
+    if constexpr (kLayout.has_min) {
+      std::memcpy(block + kLayout.m_offset() + 2 * lane, &fields.m, sizeof(fields.m));
+    }
+    StoreScales(kLayout, fields, lane, block);
+    uint8_t* unit = block + kLayout.codes_offset();
+    for (size_t i = 0; i < kLayout.block; i += kLayout.unit(), unit += kLayout.unit_bytes()) {
+      StoreUnit(kLayout, fields.codes.data() + i, lane, unit);
+    }
   }
-  StoreScales(layout, fields, lane, block);
-  uint8_t* unit = block + layout.codes_offset();
-  for (size_t i = 0; i < layout.block; i += layout.unit(), unit += layout.unit_bytes()) {
-    StoreUnit(layout, fields.codes.data() + i, lane, unit);
-  }
+}
+
+using StoreFunction = void (*)(const BlockFields& fields, size_t lane, uint8_t* block);
+
+template <size_t... kTypes>
+constexpr std::array<StoreFunction, sizeof...(kTypes)> StoreFunctions(
+    std::index_sequence<kTypes...> types) {
+  return {StoreTyped<static_cast<WeightType>(kTypes)>...};
+}
+
+}  // namespace
+
+void StorePanelBlock(WeightType type, const BlockFields& fields, size_t lane, uint8_t* block) {
+  static constexpr auto kFunctions =
+      StoreFunctions(std::make_index_sequence<model::kWeightTypeCount>());
+  kFunctions[static_cast<size_t>(type)](fields, lane, block);
 }
 
 void LoadPanelBlock(const PanelLayout& layout, const uint8_t* block, size_t lane,

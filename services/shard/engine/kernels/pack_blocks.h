@@ -25,9 +25,10 @@ struct BlockFields {
 // `stored`: one block of the quantised `type`, as in the file.
 void ReadStoredBlock(model::WeightType type, const uint8_t* stored, BlockFields& fields);
 
-// Into place `lane` of the 32 of a panel's block; the words there are zero before.
-void StorePanelBlock(const PanelLayout& layout, const BlockFields& fields, size_t lane,
+// Into place `lane` of the 32 of a panel's block of the quantised `type`; zeros are there before.
+void StorePanelBlock(model::WeightType type, const BlockFields& fields, size_t lane,
                      uint8_t* block);
+// And out of it again.
 void LoadPanelBlock(const PanelLayout& layout, const uint8_t* block, size_t lane,
                     BlockFields& fields);
 

@@ -14,11 +14,13 @@ namespace {
 
 using model::WeightType;
 
-// Where a type that is not quantised has output `lane` of feature `column` in its panel.
-size_t OffsetOf(WeightType type, size_t column, size_t lane) {
-  const size_t element =
-      type == WeightType::kBF16 ? lane % (kPanelRows / 2) * 2 + lane / (kPanelRows / 2) : lane;
-  return (column * kPanelRows + element) * LayoutOf(type).element_bytes;
+// Features of rows that are copied before the next row's, so that the panel's lines stay at hand.
+constexpr size_t kCopiedColumns = 128;
+
+// Where types that are not quantised have output `lane` among the 32 of a feature.
+size_t PlaceOf(WeightType type, size_t lane) {
+  if (type != WeightType::kBF16) return lane;
+  return lane % (kPanelRows / 2) * 2 + lane / (kPanelRows / 2);
 }
 
 // The row of the file that becomes row `row`: the halves of a head may be interleaved there.
@@ -42,11 +44,15 @@ struct Source {
 
 template <typename Element>
 void PackElements(const Source& source, size_t first_row, size_t rows, uint8_t* panel) {
-  for (size_t lane = 0; lane < rows; ++lane) {
-    const uint8_t* row = source.row(first_row + lane);
-    for (size_t column = 0; column < source.columns; ++column) {
-      std::memcpy(panel + OffsetOf(source.tensor.type, column, lane),
-                  row + column * sizeof(Element), sizeof(Element));
+  for (size_t begin = 0; begin < source.columns; begin += kCopiedColumns) {
+    const size_t end = std::min(begin + kCopiedColumns, source.columns);
+    for (size_t lane = 0; lane < rows; ++lane) {
+      const uint8_t* row = source.row(first_row + lane);
+      uint8_t* out = panel + PlaceOf(source.tensor.type, lane) * sizeof(Element);
+      for (size_t column = begin; column < end; ++column) {
+        std::memcpy(out + column * kPanelRows * sizeof(Element), row + column * sizeof(Element),
+                    sizeof(Element));
+      }
     }
   }
 }
@@ -87,6 +93,21 @@ void WidenGroup(const PanelLayout& layout, const BlockFields& fields, size_t gro
     const double product = scale * CodeValue(layout, codes[i]);
     // Without a minimum nothing is added, so that -0 stays.
     out[i] = static_cast<float>(layout.has_min ? product + min : product);
+  }
+}
+
+// Of one output's elements, `place` among the 32 of each feature.
+template <typename Element>
+void WidenElements(WeightType type, const uint8_t* panel, size_t columns, size_t place,
+                   float* out) {
+  uint8_t elements[kCopiedColumns * sizeof(Element)];
+  for (size_t begin = 0; begin < columns; begin += kCopiedColumns) {
+    const size_t count = std::min(kCopiedColumns, columns - begin);
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(elements + i * sizeof(Element),
+                  panel + ((begin + i) * kPanelRows + place) * sizeof(Element), sizeof(Element));
+    }
+    model::Dequantize(type, {elements, count * sizeof(Element)}, {out + begin, count});
   }
 }
 
@@ -155,11 +176,9 @@ void PackedMatrix::WidenRow(size_t row, float* out) const {
   const uint8_t* panel = packed_.get() + row / kPanelRows * layout.panel_bytes(columns_);
   const size_t lane = row % kPanelRows;
   if (!layout.quantised()) {
-    for (size_t column = 0; column < columns_; ++column) {
-      model::Dequantize(type_, {panel + OffsetOf(type_, column, lane), layout.element_bytes},
-                        {out + column, 1});
-    }
-    return;
+    const size_t place = PlaceOf(type_, lane);
+    return layout.element_bytes == 4 ? WidenElements<uint32_t>(type_, panel, columns_, place, out)
+                                     : WidenElements<uint16_t>(type_, panel, columns_, place, out);
   }
   BlockFields fields;
   for (size_t block = 0; block < columns_ / layout.block; ++block, out += layout.block) {

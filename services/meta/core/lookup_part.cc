@@ -271,12 +271,13 @@ std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const L
     return Path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
   };
   while (end != begin) {
-    // The table of a large index is in no near cache.
+    // The tables and entries of a large index are in no near cache.
     if (end - begin > kProbesAhead) by_key_.prefetch(HashOf(path_of(*(end - kProbesAhead - 1))));
-    const uint32_t length = LengthOf(*--end);
-    const Path path = path_of(*end);
-    if (!by_key_.contains(HashOf(path))) continue;
-    const Sha256Digest key = query.Key(blocks, length);
+    const Path path = path_of(*--end);
+    const auto probable = by_key_.find(HashOf(path));
+    if (probable == by_key_.end()) continue;
+    __builtin_prefetch(&At(probable->newest));
+    const Sha256Digest key = query.Key(blocks, LengthOf(*end));
     const auto filed = by_key_.find(ExactPath{path, key});
     if (filed == by_key_.end()) continue;
     if (auto hit = FirstOf(filed->newest, accept)) return hit;

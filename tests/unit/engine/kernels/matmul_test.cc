@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
@@ -12,6 +13,7 @@
 #include "services/shard/engine/kernels/matmul.h"
 #include "services/shard/engine/multiply.h"
 #include "tests/unit/engine/kernel_testing.h"
+#include "tests/unit/engine/kernels/guarded_memory.h"
 #include "tests/unit/engine/kernels/matmul_testing.h"
 #include "tests/unit/engine/kernels/weight_testing.h"
 
@@ -199,6 +201,28 @@ TEST_P(MatmulTest, ActivationsThatRoundBeyondTheLargestCodeAreCut) {
     const ExactDot exact = DotInDouble(numerics_, weights, i, x.data());
     ASSERT_LE(std::abs(out[i] - exact.value), exact.bound);
     ASSERT_EQ(out[i], DotInOrder(numerics_, weights, i, x.data()));
+  }
+}
+
+TEST_P(MatmulTest, NothingIsReadBeyondTheWeightsAndTheRows) {
+  const TestWeights weights(type(), 40, 256, 22);
+  WeightArena arena;
+  const auto packed = PackedMatrix::Pack(pool_, arena, weights.tensor(), 0, numerics_);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const auto guarded = std::make_shared<GuardedMemory>(packed->packed(), packed->bytes());
+  const PackedMatrix at_the_end = PackedMatrix::FromPacked(
+      type(), 40, 256, std::shared_ptr<const uint8_t>(guarded, guarded->data()));
+  for (const size_t rows : {1u, 7u, 20u}) {
+    const std::vector<float> values = RandomFloats(rows * 256, 23);
+    const GuardedMemory x(values.data(), values.size() * sizeof(float));
+    const std::vector<float> nothing(rows * 40, NAN);
+    const GuardedMemory out(nothing.data(), nothing.size() * sizeof(float));
+    auto* results = reinterpret_cast<float*>(out.data());
+    MultiplyScratch scratch;
+    Multiply(pool_, scratch, numerics_, reinterpret_cast<const float*>(x.data()), rows,
+             {{&at_the_end, results}});
+    EXPECT_TRUE(SameBits(std::vector<float>(results, results + nothing.size()),
+                         Multiplied(pool_, numerics_, weights, values)));
   }
 }
 

@@ -27,6 +27,8 @@ struct EngineOptions {
   bool disable_kv_cache = false;  // info().supports_kv_cache is then false
   std::string device = "cpu";     // of libtorch
   std::string weights_cache;      // folder of packed weights; empty: none
+  // Told, in a sentence, why weights are packed anew though there is a cache.
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
   // Called now and then while weights are packed: how many of the layers are.
   std::function<void(uint32_t done, uint32_t of)> on_layer_loaded;
 };

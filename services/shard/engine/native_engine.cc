@@ -32,7 +32,8 @@ class NativeBackend final : public LayerBackend {
   }
 
  private:
-  absl::Status LoadEnds(const model::Model& model, WeightArena& arena);
+  absl::Status LoadEnds(const model::Model& model, const model::ModelDigests& digests,
+                        WeightsLoader& loader);
 
   const LayerRange range_;
   const uint32_t layer_count_;
@@ -60,13 +61,20 @@ NativeBackend::NativeBackend(const model::ModelConfig& config, LayerRange layers
                 .dtype = options.kv_dtype},
                config.head_count) {}
 
+absl::StatusOr<PackedMatrix> LoadMatrix(const model::Tensor& tensor, const Sha256Digest& digest,
+                                        WeightsLoader& loader) {
+  const MatrixSource source{.tensor = tensor};
+  KVMESH_ASSIGN_OR_RETURN(std::vector<PackedMatrix> packed, loader.Load(digest, {&source, 1}));
+  return std::move(packed[0]);
+}
+
 // A tied matrix is packed once where the range has both of its uses.
-absl::Status NativeBackend::LoadEnds(const model::Model& model, WeightArena& arena) {
+absl::Status NativeBackend::LoadEnds(const model::Model& model, const model::ModelDigests& digests,
+                                     WeightsLoader& loader) {
   const uint8_t* embedded = nullptr;
   if (range_.begin == 0) {
     KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(WeightRole::kEmbedding));
-    KVMESH_ASSIGN_OR_RETURN(embedding_,
-                            PackedMatrix::Pack(pool_, arena, tensor, 0, context_.numerics));
+    KVMESH_ASSIGN_OR_RETURN(embedding_, LoadMatrix(tensor, digests.embedding, loader));
     embedded = tensor.data.data();
     weight_bytes_ += embedding_.bytes();
   }
@@ -78,20 +86,27 @@ absl::Status NativeBackend::LoadEnds(const model::Model& model, WeightArena& are
       output_ = embedding_;
       return absl::OkStatus();
     }
-    KVMESH_ASSIGN_OR_RETURN(output_,
-                            PackedMatrix::Pack(pool_, arena, tensor, 0, context_.numerics));
+    KVMESH_ASSIGN_OR_RETURN(output_, LoadMatrix(tensor, digests.head, loader));
     weight_bytes_ += output_.bytes();
   }
   return absl::OkStatus();
 }
 
 absl::Status NativeBackend::Load(const model::Model& model, const EngineOptions& options) {
-  WeightArena arena;
-  KVMESH_RETURN_IF_ERROR(LoadEnds(model, arena));
+  // Digests name the files of the cache; without one nothing looks at them.
+  model::ModelDigests digests;
+  digests.layers.resize(range_.size());
+  if (!options.weights_cache.empty()) {
+    KVMESH_ASSIGN_OR_RETURN(digests, model.Digests(range_));
+  }
+  WeightsLoader loader(pool_, context_.numerics,
+                       {.cache_folder = options.weights_cache, .warn = options.warn});
+  KVMESH_RETURN_IF_ERROR(LoadEnds(model, digests, loader));
   layers_.reserve(range_.size());
   for (uint32_t layer = range_.begin; layer < range_.end; ++layer) {
-    KVMESH_ASSIGN_OR_RETURN(NativeLayer loaded,
-                            NativeLayer::Load(model, layer, pool_, arena, context_.numerics));
+    KVMESH_ASSIGN_OR_RETURN(
+        NativeLayer loaded,
+        NativeLayer::Load(model, layer, digests.layers[layer - range_.begin], loader));
     weight_bytes_ += loaded.weight_bytes();
     layers_.push_back(std::move(loaded));
     if (options.on_layer_loaded) options.on_layer_loaded(layer - range_.begin + 1, range_.size());

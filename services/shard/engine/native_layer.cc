@@ -1,6 +1,7 @@
 #include "services/shard/engine/native_layer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -61,8 +62,7 @@ void NativeContext::ForEachRow(size_t rows, ComputePool::Task function) {
 }
 
 absl::StatusOr<NativeLayer> NativeLayer::Load(const model::Model& model, uint32_t layer,
-                                              ComputePool& pool, WeightArena& arena,
-                                              const Numerics& numerics) {
+                                              const Sha256Digest& digest, WeightsLoader& loader) {
   const model::ModelConfig& config = model.config();
   NativeLayer loaded;
   loaded.hidden_size_ = config.hidden_size;
@@ -77,12 +77,15 @@ absl::StatusOr<NativeLayer> NativeLayer::Load(const model::Model& model, uint32_
       {WeightRole::kAttnV, &loaded.v_},      {WeightRole::kAttnO, &loaded.o_},
       {WeightRole::kFfnGate, &loaded.gate_}, {WeightRole::kFfnUp, &loaded.up_},
       {WeightRole::kFfnDown, &loaded.down_}};
+  std::vector<MatrixSource> sources;
+  sources.reserve(std::size(matrices));
   for (const auto& [role, matrix] : matrices) {
-    KVMESH_ASSIGN_OR_RETURN(const model::Tensor tensor, model.Find(role, layer));
+    KVMESH_ASSIGN_OR_RETURN(model::Tensor tensor, model.Find(role, layer));
     const uint32_t rope_head_dim = tensor.rope_interleaved ? config.head_dim : 0;
-    KVMESH_ASSIGN_OR_RETURN(*matrix,
-                            PackedMatrix::Pack(pool, arena, tensor, rope_head_dim, numerics));
+    sources.push_back({.tensor = std::move(tensor), .rope_head_dim = rope_head_dim});
   }
+  KVMESH_ASSIGN_OR_RETURN(std::vector<PackedMatrix> packed, loader.Load(digest, sources));
+  for (size_t i = 0; i < packed.size(); ++i) *matrices[i].second = std::move(packed[i]);
   KVMESH_ASSIGN_OR_RETURN(loaded.attn_norm_, LoadVector(model, WeightRole::kAttnNorm, layer));
   KVMESH_ASSIGN_OR_RETURN(loaded.ffn_norm_, LoadVector(model, WeightRole::kFfnNorm, layer));
   KVMESH_ASSIGN_OR_RETURN(loaded.q_bias_, LoadBias(model, WeightRole::kAttnQBias, layer));

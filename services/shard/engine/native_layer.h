@@ -15,7 +15,7 @@
 #include "services/shard/engine/layer_backend.h"
 #include "services/shard/engine/multiply.h"
 #include "services/shard/engine/packed_matrix.h"
-#include "services/shard/engine/weight_arena.h"
+#include "services/shard/engine/weights_loader.h"
 
 namespace kvmesh::shard {
 
@@ -57,10 +57,10 @@ struct NativeContext {
 // Immutable; thread-safe.
 class NativeLayer {
  public:
-  // Errors of Model::Find and PackedMatrix::Pack.
+  // `digest` is that of the layer; zero where the loader has no folder. Errors of Model::Find and
+  // WeightsLoader::Load.
   static absl::StatusOr<NativeLayer> Load(const model::Model& model, uint32_t layer,
-                                          ComputePool& pool, WeightArena& arena,
-                                          const Numerics& numerics);
+                                          const Sha256Digest& digest, WeightsLoader& loader);
 
   // Runs `rows`; rows of one session are consecutive, in order of position. May throw
   // std::exception.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -51,6 +52,11 @@ std::vector<uint32_t> ReferenceTensors::Ids(const std::string& name) const {
   std::vector<int64_t> values(tensor->data.size() / sizeof(int64_t));
   std::memcpy(values.data(), tensor->data.data(), values.size() * sizeof(int64_t));
   return {values.begin(), values.end()};
+}
+
+std::filesystem::path ModelFile(const std::string& name) {
+  const char* folder = std::getenv("KVMESH_MODEL_DIR");
+  return std::filesystem::path(folder != nullptr ? folder : "build/models") / name;
 }
 
 nlohmann::json ReadJson(const std::filesystem::path& path) {

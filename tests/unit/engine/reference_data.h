@@ -30,6 +30,9 @@ class ReferenceTensors {
   std::vector<model::SafetensorsTensor> tensors_;
 };
 
+// Where the fetched models lie: KVMESH_MODEL_DIR, else build/models.
+std::filesystem::path ModelFile(const std::string& name);
+
 nlohmann::json ReadJson(const std::filesystem::path& path);
 
 // Largest difference; infinite when a number is not finite, the lengths differ or there is nothing.

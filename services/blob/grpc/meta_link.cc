@@ -10,7 +10,6 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
-#include "services/blob/grpc/blob_codec.h"
 
 namespace kvmesh::blob {
 namespace {
@@ -22,10 +21,6 @@ double RandomSpread() {
   uint32_t bits = 0;
   RandomBytes(reinterpret_cast<uint8_t*>(&bits), sizeof(bits));
   return static_cast<double>(bits) / 4294967296.0;
-}
-
-absl::Status TooMuch(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(what, " wait here"));
 }
 
 }  // namespace
@@ -142,12 +137,19 @@ void MetaLink::GiveUp(const absl::Status& why) {
   changed_.NotifyAll();
 }
 
+absl::Status MetaLink::TooMuch(absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, " wait here"));
+}
+
 // ---- one stream after the other
 
 void MetaLink::Run() {
   while (true) {
+    const MonoTime started = context_.clock.Now();
     const absl::Status ended = Attach();
     attached_.Set(0);
+    // A stream that is always given up at once must not become a loop of inventories.
+    if (context_.clock.Now() - started > options_.delay_longest) back_off_.Reset();
     {
       MutexLock lock(&mutex_);
       if (stopping_) return;
@@ -336,83 +338,6 @@ std::optional<v1::AttachStoreRequest> MetaLink::NextNews() {
     }
     return frame;
   }
-}
-
-// ---- what is obeyed
-
-absl::Status MetaLink::Obey(const ArbiterCommand& command, Talk& talk) {
-  context_.metrics.CountCommand(NameOf(command));
-  if (!talk.welcomed && !std::holds_alternative<Welcome>(command) &&
-      !std::holds_alternative<PingCommand>(command)) {
-    return absl::InvalidArgumentError("the arbiter sent a command before its welcome");
-  }
-  return std::visit([&](const auto& known) { return Do(known, talk); }, command);
-}
-
-absl::Status MetaLink::Do(const Welcome& welcome, Talk& talk) {
-  KVMESH_RETURN_IF_ERROR(identity_.Obey(welcome.incarnation));
-  talk.welcomed = true;
-  back_off_.Reset();
-  return absl::OkStatus();
-}
-
-absl::Status MetaLink::Do(const DeleteCommand& command, Talk&) {
-  const bool taken = context_.deletes.Submit([this, name = command.name] {
-    context_.store.Delete(name, [this, name](const absl::StatusOr<bool>& removed) {
-      context_.UpdateUsage();
-      if (removed.ok()) {
-        Say(SlabGone{.name = name, .cause = SlabGone::Cause::kDeleted});
-      } else {
-        // It is still here. The arbiter will ask again when it has seen the inventory.
-        GiveUp(removed.status());
-      }
-    });
-  });
-  return taken ? absl::OkStatus() : TooMuch("too many deletes");
-}
-
-absl::Status MetaLink::Do(const VerifyCommand& command, Talk&) {
-  const bool taken = context_.verifies.Submit([this, name = command.name] {
-    const absl::Status verified =
-        context_.store.Verify(name, [this](uint64_t bytes) { return context_.pacer.Take(bytes); });
-    context_.UpdateUsage();
-    if (absl::IsUnavailable(verified)) return GiveUp(verified);
-    Say(SlabChecked{.name = name, .sound = verified.ok()});
-  });
-  return taken ? absl::OkStatus() : TooMuch("too many verifications");
-}
-
-absl::Status MetaLink::Do(const DescribeCommand& command, Talk&) {
-  Say(SlabHere{.name = command.name, .asked = true});
-  return absl::OkStatus();
-}
-
-absl::Status MetaLink::Do(const RecordUseCommand& command, Talk&) {
-  const bool taken = chores_.Submit([this, uses = command.uses] {
-    const uint64_t now_s = WallClockSeconds();
-    for (const SlabUse& use : uses) {
-      const auto idle_s = static_cast<uint64_t>(absl::ToInt64Seconds(use.idle));
-      // A slab that has gone, or that cannot be written to now, loses a mark of use and no more.
-      context_.store.RecordUse(use.name, use.hit_count, now_s - std::min(now_s, idle_s))
-          .IgnoreError();
-    }
-  });
-  return taken ? absl::OkStatus() : TooMuch("too many marks of use");
-}
-
-absl::Status MetaLink::Do(const PingCommand&, Talk& talk) {
-  talk.pong_due = true;
-  return absl::OkStatus();
-}
-
-absl::Status MetaLink::Do(const TextCommand& command, Talk&) {
-  const bool taken = chores_.Submit([this, command] {
-    absl::StatusOr<std::string> text = context_.store.ReadText(command.name, command.bytes_max);
-    SlabText answer{.request = command.request};
-    if (text.ok()) answer.text = *std::move(text);
-    Say(std::move(answer));
-  });
-  return taken ? absl::OkStatus() : TooMuch("too many texts to read");
 }
 
 }  // namespace kvmesh::blob

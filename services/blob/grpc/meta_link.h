@@ -90,6 +90,7 @@ class MetaLink final : public StoreEvents {
   void Say(News news);
   // The stream is given up: something that the arbiter waits for cannot be done now.
   void GiveUp(const absl::Status& why);
+  static absl::Status TooMuch(absl::string_view what);
   void WaitBeforeNext(const absl::Status& ended);
   void Log(const absl::Status& ended);
 

@@ -179,20 +179,16 @@ absl::Status PutReactor::Answer(const PutResult& result) {
 }
 
 void PutReactor::EndIfStalled(MonoTime oldest) {
-  bool unwanted = false;
+  absl::Status wanted;
   {
     MutexLock lock(&mutex_);
     if (ended_ || busy_) return;
     // Nobody is busy, so the put is ours to look at.
-    unwanted = put_ != nullptr && put_->unwanted();
-    if (!unwanted && progress_ > oldest) return;
+    if (put_ != nullptr) wanted = put_->CheckWanted();
+    if (wanted.ok() && progress_ > oldest) return;
     busy_ = true;
   }
-  if (unwanted) {
-    End(WithErrorInfo(absl::AbortedError("the slab was deleted while it was being put"),
-                      ErrorInfo{.reason = "DELETING"}));
-    return;
-  }
+  if (!wanted.ok()) return End(wanted);
   context_.metrics.CountStall();
   End(WithErrorInfo(absl::DeadlineExceededError("no chunk came in time"),
                     ErrorInfo{.reason = "STALLED"}));

@@ -36,13 +36,13 @@ OpenPut::~OpenPut() {
   if (unwanted) store_.Removed(header_.name, false);
 }
 
-bool OpenPut::unwanted() const {
+absl::Status OpenPut::CheckWanted() const {
   MutexLock lock(&store_.mutex_);
-  return store_.catalog_.PutIsUnwanted(header_.name);
+  return store_.catalog_.PutIsUnwanted(header_.name) ? Deleted() : absl::OkStatus();
 }
 
 absl::Status OpenPut::Append(absl::Span<const absl::string_view> parts) {
-  if (unwanted()) return Deleted();
+  KVMESH_RETURN_IF_ERROR(CheckWanted());
   for (absl::string_view part : parts) {
     if (absl::Status sound = verifier_.Append(part); !sound.ok()) return Refused(sound);
   }
@@ -66,7 +66,7 @@ absl::Status OpenPut::CheckAnnounced() const {
 }
 
 absl::StatusOr<PutResult> OpenPut::Finish() {
-  if (unwanted()) return Deleted();
+  KVMESH_RETURN_IF_ERROR(CheckWanted());
   if (absl::Status sound = verifier_.Finish(); !sound.ok()) return Refused(sound);
   KVMESH_ASSIGN_OR_RETURN(PutResult result, Publish());
   bool deleted = false;

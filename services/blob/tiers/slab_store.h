@@ -75,8 +75,8 @@ class OpenPut {
   // All bytes have come: publishes. Errors as of Append; AlreadyExists: the name is taken by
   // another slab.
   absl::StatusOr<PutResult> Finish();
-  // It was deleted before it was done: somebody waits for it to end.
-  bool unwanted() const;
+  // Aborted DELETING: the slab was deleted before it was done, and somebody waits for it to end.
+  absl::Status CheckWanted() const;
 
  private:
   friend class SlabStore;

@@ -48,10 +48,12 @@ void BenchSmall(const std::string& tier, int count) {
 // Files written here, as the tier names them, so that the start alone is measured.
 void BenchScan(int count) {
   const Folder folder("ram_file");
-  { StartBlob("ram_file", folder); }
+  const uint64_t empty_bytes = StartBlob("ram_file", folder)->ResidentBytes();
+  size_t cut_points = 0;
   for (int i = 0; i < count; ++i) {
     const auto slab = testing::MakeSlabOfSize(1 + i, 4096);
     const std::string key = slab.meta.key.ToHex();
+    cut_points = slab.meta.cut_points.size();
     std::ofstream(absl::StrCat(folder.path(), "/data/slabs/", key.substr(0, 2), "/", key, ".0-1.",
                                slab.meta.write_id.ToHex()),
                   std::ios::binary)
@@ -64,9 +66,10 @@ void BenchScan(int count) {
   Must(rpc::FromGrpc(stub->GetStats(&context, {}, &stats)));
   std::printf(
       "start-up scan: %lu slabs verified in %.2f s (CPU %.2f s), files in memory; "
-      "%.0f bytes of memory a slab\n",
+      "%.0f bytes of memory a slab of %zu inner cut points\n",
       stats.slabs(), blob->ready_seconds(), blob->CpuSeconds(),
-      static_cast<double>(blob->ResidentBytes()) / static_cast<double>(stats.slabs()));
+      static_cast<double>(blob->ResidentBytes() - empty_bytes) / static_cast<double>(stats.slabs()),
+      cut_points);
 }
 
 }  // namespace kvmesh::bench

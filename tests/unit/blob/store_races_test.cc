@@ -117,7 +117,7 @@ TEST_P(StoreRaces, ADeleteOfWhatIsBeingPutEndsThePutAndAnswersThen) {
   store_->Delete(NameOf(slab.meta), count);
   store_->Delete(NameOf(slab.meta), count);
   EXPECT_EQ(answers, 0);
-  EXPECT_TRUE(begun->put->unwanted());
+  EXPECT_EQ(ReasonOf(begun->put->CheckWanted()), "DELETING");
   EXPECT_EQ(ReasonOf(PutSlab(*store_, slab).status()), "DELETING");
   const absl::Status appended = begun->put->Append({slab.bytes.substr(1 << 19)});
   EXPECT_EQ(appended.code(), absl::StatusCode::kAborted);

@@ -13,8 +13,8 @@
 namespace kvmesh::shard {
 namespace {
 
-// How much of a save's time the arbiter may spend on making room.
-constexpr int kRoomWaitShare = 2;
+// The arbiter may spend half of a save's time on making room, but takes no longer wait than this.
+constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);
 
 void SetBytes(std::string* field, absl::string_view bytes) {
   field->assign(bytes.data(), bytes.size());
@@ -46,8 +46,8 @@ absl::StatusOr<Reservation> MetaClient::ReserveFragment(const FragmentRequest& r
   range.set_size_bytes(request.file_bytes);
   proto.set_reason(
       static_cast<v1::SaveReason>(v1::SAVE_REASON_COLD + static_cast<int>(request.reason)));
-  proto.mutable_room_wait()->set_value(
-      static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout / kRoomWaitShare)));
+  const absl::Duration room_wait = std::min(timeout / 2, kRoomWaitMax);
+  proto.mutable_room_wait()->set_value(static_cast<uint64_t>(absl::ToInt64Milliseconds(room_wait)));
 
   grpc::ClientContext context;
   SetDeadline(context, timeout);

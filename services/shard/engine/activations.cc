@@ -82,6 +82,12 @@ void StorePairs(const RoundedGroup& group, size_t count, size_t chunk, size_t he
   }
 }
 
+// Null where this form does without the buffer.
+template <typename Number>
+const Number* At(const AlignedBuffer<Number>& buffer, size_t offset) {
+  return buffer.data() == nullptr ? nullptr : buffer.data() + offset;
+}
+
 }  // namespace
 
 Activations::Form Activations::FormFor(const PanelLayout& layout, bool rounds) {
@@ -136,11 +142,11 @@ Activations::Tile Activations::tile(const Form& form, size_t index) const {
   const size_t first = index * (rows_ / tiles_) + std::min(index, larger);
   const size_t rows = rows_ / tiles_ + (index < larger ? 1 : 0);
   const size_t groups = form.group == 0 ? 0 : columns_ / form.group;
-  return {.x = std::max(rows_, height_) == 1 ? source_ : x_.data() + first * columns_,
-          .sums = prepared.sums.data() + first * groups,
-          .pairs = prepared.pairs.data() + first * (columns_ / 2),
-          .scales = prepared.scales.data() + first * groups,
-          .code_sums = prepared.code_sums.data() + first * groups,
+  return {.x = std::max(rows_, height_) == 1 ? source_ : At(x_, first * columns_),
+          .sums = At(prepared.sums, first * groups),
+          .pairs = At(prepared.pairs, first * (columns_ / 2)),
+          .scales = At(prepared.scales, first * groups),
+          .code_sums = At(prepared.code_sums, first * groups),
           .first_row = first,
           .rows = rows,
           .height = std::max(rows, height_)};
@@ -154,7 +160,7 @@ void Activations::FillTile(const Form& form, size_t index) {
 void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
   static constexpr float kZeros[32] = {};
   const bool is_there = row < tile.rows;  // or fills up
-  const float* from = source_ + (tile.first_row + row) * columns_;
+  const float* from = is_there ? source_ + (tile.first_row + row) * columns_ : nullptr;
   if (!form.rounded && !x_ready_) {
     float* x = x_.data() + tile.first_row * columns_ + row;
     for (size_t i = 0; i < columns_; ++i) x[i * tile.height] = is_there ? from[i] : 0.0f;

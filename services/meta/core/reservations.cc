@@ -203,24 +203,29 @@ void Reservations::KeepAlive(StoreSlot store, const std::vector<WriteId>& open_p
 // ---- Room ----
 
 void Reservations::GrantWaiting() {
+  const auto stores_waited_for = static_cast<size_t>(
+      absl::c_count_if(ledger_.stores, [](const Store& store) { return store.waiting_bytes > 0; }));
   std::set<StoreSlot> blocked;
-  const std::vector<uint64_t> waiting(waiting_.begin(), waiting_.end());
-  for (const uint64_t serial : waiting) {
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const uint64_t serial = *next;
     Reservation& reservation = all_.at(serial);
     if (!StoresServe(reservation)) {
       Refuse(reservation,
              RefusalForNow(absl::UnavailableError("the store chosen was lost"), "NO_STORE"));
-      continue;
-    }
-    const bool behind_another =
-        absl::c_any_of(reservation.parts,
-                       [&blocked](const WritePart& part) { return blocked.contains(part.store); });
-    if (!behind_another && Fits(reservation)) {
+    } else if (!IsBehind(blocked, reservation) && Fits(reservation)) {
       Grant(reservation);
-      continue;
+    } else {
+      for (const WritePart& part : reservation.parts) blocked.insert(part.store);
+      if (blocked.size() == stores_waited_for) return;
     }
-    for (const WritePart& part : reservation.parts) blocked.insert(part.store);
+    next = waiting_.upper_bound(serial);
   }
+}
+
+// An earlier one waits for a store of this one.
+bool Reservations::IsBehind(const std::set<StoreSlot>& blocked, const Reservation& reservation) {
+  return absl::c_any_of(reservation.parts,
+                        [&blocked](const WritePart& part) { return blocked.contains(part.store); });
 }
 
 bool Reservations::Fits(const Reservation& reservation) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/container/btree_set.h"
@@ -72,6 +73,7 @@ class Reservations {
   void Add(const Reserve& command, std::vector<WritePart> parts);
   void Grant(Reservation& reservation);
   bool Fits(const Reservation& reservation) const;
+  static bool IsBehind(const std::set<StoreSlot>& blocked, const Reservation& reservation);
   bool StoresServe(const Reservation& reservation) const;
   void Refuse(Reservation& reservation, const absl::Status& status);
   void ExpireReserved(Reservation& reservation);

@@ -85,11 +85,18 @@ Json Tokenizer() {
     }
     vocabulary[spelt] = byte;
   }
+  const Json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", true}};
   return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
           {"added_tokens", Json::array()},
           {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-          {"decoder", {{"type", "ByteLevel"}}},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}}};
 }
 

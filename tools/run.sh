@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The main job from nothing: installs, builds, fetches a model, starts a mesh of a router and two shards on this
-# machine, answers a chat prompt and stops the mesh.
-#   tools/run.sh ["PROMPT"]      tools/run.sh --setup-only: installs, builds and fetches, no more
+# The main job from nothing: installs, builds, fetches a model and starts a mesh on this machine: a router, two shards,
+# the arbiter and three storage tiers. Asks about a text of some 2,000 tokens, asks the same again, asks a follow-up
+# question, and prints for each how much of the prompt was reused, from which tier, and the time to the first token.
+#   tools/run.sh ["PROMPT"]      PROMPT is asked about the text
+#   tools/run.sh --setup-only    installs, builds and fetches, no more
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$KVMESH_ROOT/tools/lib/packages.sh"
 . "$KVMESH_ROOT/tools/lib/rust.sh"
@@ -13,7 +15,7 @@ usage() {
   exit 2
 }
 
-prompt='Why is the sky blue? Answer in three sentences.'
+prompt='What is this text about? Answer in two sentences.'
 setup_only=false
 prompts=0
 for argument in "$@"; do
@@ -29,7 +31,7 @@ done
 mkdir -p "$KVMESH_ROOT/build/logs"
 install_packages "${KVMESH_BUILD_PACKAGES[@]}"
 install_rust
-build_preset release kvmesh kvmesh-router kvmesh-shard
+build_preset release kvmesh kvmesh-router kvmesh-shard kvmesh-meta kvmesh-blob
 fetch_model
 if $setup_only; then
   say "Ready: tools/run.sh \"your prompt\" answers at once"
@@ -47,11 +49,9 @@ stop_mesh # one that an interrupted run left behind
 trap stop_mesh EXIT
 trap 'exit 130' INT TERM
 
-say "Starting a router and two shards"
+say "Starting a router, two shards, the arbiter and three tiers"
 "$kvmesh" up --model "$KVMESH_MODEL" --shards 2 --data-dir "$data" --detach ||
   fail "the mesh did not start; the reason is above, the services' logs are in $data/logs."
-router=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["router"])' "$data/mesh.json")
 
-say "You: $prompt"
-python3 -c 'import json, sys; print(json.dumps([{"role": "user", "content": sys.argv[1]}]))' "$prompt" |
-  "$kvmesh" generate --router "$router" --chat-file - --max-tokens 256
+python3 "$KVMESH_ROOT/tools/lib/three_turns.py" "$kvmesh" "$data" "$prompt" \
+  "$KVMESH_ROOT/docs/architecture.md" "$KVMESH_ROOT/docs/session-states.md" "$KVMESH_ROOT/docs/generation-recovery.md"

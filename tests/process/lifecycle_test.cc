@@ -58,7 +58,7 @@ TEST(Lifecycle, DownEndsEveryProcessAndTheFolderIsFreeAgain) {
   EXPECT_EQ(down.Json()["stopped"].size(), 4u);
   EXPECT_EQ(down.Json()["killed"], false);
   for (const cli::ServiceEntry& service : mesh.file().services) {
-    EXPECT_TRUE(IsGone(service.pid, service.name == "router" ? "kvmesh-router" : "kvmesh-shard"));
+    EXPECT_TRUE(IsGone(service.pid, cli::ProgramOf(service.name)));
   }
   EXPECT_FALSE(std::filesystem::exists(cli::MeshPath(mesh.data_dir())));
   const Outcome again =
@@ -80,7 +80,7 @@ class Attached : public testing::Test {
 
   bool AllGone() const {
     for (const cli::ServiceEntry& service : mesh_.services) {
-      if (!IsGone(service.pid, service.name == "router" ? "kvmesh-router" : "kvmesh-shard"))
+      if (!IsGone(service.pid, cli::ProgramOf(service.name)))
         return false;
     }
     return true;

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -142,6 +143,10 @@ Outcome RunCli(std::vector<std::string> arguments) {
 Mesh::Mesh(const std::string& model, const std::vector<std::string>& flags) {
   std::vector<std::string> command = {"up", "--model", model, "--data-dir", data_dir(), "--detach"};
   command.insert(command.end(), flags.begin(), flags.end());
+  // A mesh of few processes, unless the test is about stored state.
+  if (std::find(flags.begin(), flags.end(), "--tiers") == flags.end()) {
+    command.emplace_back("--no-checkpoints");
+  }
   const Outcome up = RunCli(command);
   EXPECT_EQ(up.exit_code, 0) << up.err;
   absl::StatusOr<cli::MeshFile> file = cli::ReadMesh(data_dir());

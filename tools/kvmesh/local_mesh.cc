@@ -4,19 +4,24 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/model.h"
 #include "common/rpc/channel.h"
+#include "kvmesh/v1/meta.grpc.pb.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "tools/kvmesh/local_tiers.h"
 
 namespace kvmesh::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 constexpr absl::Duration kDrainGrace = absl::Seconds(35);
+constexpr char kMetaName[] = "meta";
+constexpr absl::string_view kTierPrefix = "tier-";
 
 std::string ReadyPath(const std::string& data_dir, const std::string& name) {
   return absl::StrCat(data_dir, "/", name, ".ready");
@@ -59,10 +64,25 @@ std::string NotReadyReason(v1::RouterService::Stub& router) {
                                              : response.not_ready_reason();
 }
 
+// Why not all of `tiers` stores have told the arbiter what they hold; empty: they have.
+std::string MissingInventory(v1::MetaService::Stub& meta, size_t tiers) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::MetaServiceGetStatsResponse stats;
+  const grpc::Status status = meta.GetStats(&context, {}, &stats);
+  if (!status.ok()) return absl::StrCat("the arbiter does not answer: ", status.error_message());
+  size_t serving = 0;
+  for (const v1::StoreStatus& store : stats.stores()) serving += store.state() == "SERVING" ? 1 : 0;
+  if (serving >= tiers) return "";
+  return absl::StrCat("the arbiter knows ", serving, " of ", tiers, " tiers");
+}
+
 }  // namespace
 
 std::string ProgramOf(const std::string& service_name) {
-  return service_name == "router" ? "kvmesh-router" : "kvmesh-shard";
+  if (service_name == "router") return "kvmesh-router";
+  if (service_name == kMetaName) return "kvmesh-meta";
+  return absl::StartsWith(service_name, kTierPrefix) ? "kvmesh-blob" : "kvmesh-shard";
 }
 
 absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& options,
@@ -80,6 +100,12 @@ absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& o
     status = mesh->WaitFor(interrupt, [&router] { return NotReadyReason(*router); });
   }
   if (status.ok()) status = mesh->ReadReadyFiles();
+  // What computes first, as it is looked for first.
+  std::stable_partition(mesh->file_.services.begin(), mesh->file_.services.end(),
+                        [](const ServiceEntry& service) {
+                          const std::string program = ProgramOf(service.name);
+                          return program == "kvmesh-shard" || program == "kvmesh-router";
+                        });
   if (status.ok()) status = WriteMesh(options.data_dir, mesh->file_);
   if (!status.ok()) {
     mesh->Stop(absl::Seconds(5));
@@ -94,53 +120,97 @@ LocalMesh::~LocalMesh() {
 
 bool LocalMesh::Stop(absl::Duration grace) {
   stopped_ = true;
-  // The router, which starts last, goes first: generations that run then end before their shards
-  // leave.
-  const size_t shards =
-      std::min(children_.size(), static_cast<size_t>(options_.shards * options_.replicas));
+  // In the opposite order of their start: generations that run then end before their shards leave,
+  // and what shards save as they leave finds its store.
   const absl::Span<Child> all = absl::MakeSpan(children_);
-  bool clean = StopChildren(all.subspan(shards), grace);
-  clean = StopChildren(all.subspan(0, shards), grace) && clean;
+  bool clean = StopChildren(all.subspan(stores_ + shards_), grace);
+  clean = StopChildren(all.subspan(stores_, shards_), grace) && clean;
+  clean = StopChildren(all.subspan(0, stores_), grace) && clean;
   RemoveMesh(options_.data_dir);
   return clean;
 }
 
 absl::Status LocalMesh::StartProcesses(Interrupt& interrupt) {
   // Ports are chosen here, since every shard is told its peers' addresses before any of them runs.
-  KVMESH_ASSIGN_OR_RETURN(std::vector<int> ports,
-                          FreePorts(options_.shards * options_.replicas + 1));
-  const auto next_address = [&ports] {
-    const int port = ports.back();
-    ports.pop_back();
-    return absl::StrCat("127.0.0.1:", port);
-  };
+  KVMESH_ASSIGN_OR_RETURN(ports_, FreePorts(options_.shards * options_.replicas + 2 +
+                                            static_cast<int>(options_.tiers.size())));
+  KVMESH_ASSIGN_OR_RETURN(const std::string meta, StartStores());
+  std::string shards;
+  KVMESH_RETURN_IF_ERROR(StartShards(meta, &shards));
+  // A router that finds its shards serving is ready at once; one that does not tries again at
+  // intervals.
+  KVMESH_RETURN_IF_ERROR(WaitForReadyFiles(interrupt));
+  if (!meta.empty()) KVMESH_RETURN_IF_ERROR(WaitForInventories(meta, interrupt));
+  KVMESH_ASSIGN_OR_RETURN(file_.router, NextAddress());
+  std::vector<std::string> arguments = {"--model", options_.model, "--shards", shards};
+  if (!meta.empty()) arguments.insert(arguments.end(), {"--meta", meta});
+  KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
+                                      std::move(arguments)));
+  // Likewise: a first call that is refused would be repeated only seconds later.
+  return WaitForReadyFiles(interrupt);
+}
+
+absl::StatusOr<std::string> LocalMesh::NextAddress() {
+  if (ports_.empty()) return absl::InternalError("too few ports were asked for");
+  const int port = ports_.back();
+  ports_.pop_back();
+  return absl::StrCat("127.0.0.1:", port);
+}
+
+absl::StatusOr<std::string> LocalMesh::StartStores() {
+  KVMESH_ASSIGN_OR_RETURN(const std::vector<LocalTier> tiers,
+                          PlanLocalTiers(options_.tiers, options_.data_dir));
+  if (tiers.empty()) return "";
+  KVMESH_ASSIGN_OR_RETURN(const std::string meta, NextAddress());
+  std::vector<std::string> policy;
+  for (const std::string& setting : options_.tier_policy) {
+    policy.insert(policy.end(), {"--tier-policy", setting});
+  }
+  KVMESH_RETURN_IF_ERROR(
+      StartProcess("kvmesh-meta", {.name = kMetaName, .address = meta}, std::move(policy)));
+  for (const LocalTier& tier : tiers) {
+    ServiceEntry entry{.name = absl::StrCat(kTierPrefix, tier.tier)};
+    KVMESH_ASSIGN_OR_RETURN(entry.address, NextAddress());
+    std::vector<std::string> arguments = {
+        "--tier", tier.tier, "--meta", meta, "--budget-bytes", absl::StrCat(tier.budget_bytes)};
+    if (!tier.folder.empty()) arguments.insert(arguments.end(), {"--dir", tier.folder});
+    KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-blob", std::move(entry), std::move(arguments)));
+  }
+  stores_ = children_.size();
+  return meta;
+}
+
+absl::Status LocalMesh::StartShards(const std::string& meta_address, std::string* all_addresses) {
   std::vector<ServiceEntry> shards;
   std::vector<std::string> addresses;
   for (int stage = 0; stage < options_.shards; ++stage) {
     for (int replica = 0; replica < options_.replicas; ++replica) {
       const std::string suffix = replica == 0 ? "" : absl::StrCat("-r", replica);
+      KVMESH_ASSIGN_OR_RETURN(const std::string address, NextAddress());
       shards.push_back({.name = absl::StrCat("shard-", stage, suffix),
-                        .address = next_address(),
+                        .address = address,
                         .layers = absl::StrCat(stage, "/", options_.shards)});
-      addresses.push_back(shards.back().address);
+      addresses.push_back(address);
     }
   }
-  const std::string all = absl::StrJoin(addresses, ",");
+  *all_addresses = absl::StrJoin(addresses, ",");
   for (const ServiceEntry& shard : shards) {
-    std::vector<std::string> arguments = {"--stage", shard.layers, "--peers", all};
+    std::vector<std::string> arguments = {"--model",    options_.model, "--stage",
+                                          shard.layers, "--peers",      *all_addresses};
     if (options_.threads > 0) {
       arguments.insert(arguments.end(), {"--threads", absl::StrCat(options_.threads)});
     }
+    if (!meta_address.empty()) arguments.insert(arguments.end(), {"--meta", meta_address});
     KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-shard", shard, std::move(arguments)));
+    ++shards_;
   }
-  // A router that finds its shards serving is ready at once; one that does not tries again at
-  // intervals.
-  KVMESH_RETURN_IF_ERROR(WaitForReadyFiles(interrupt));
-  file_.router = next_address();
-  KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
-                                      {"--shards", all}));
-  // Likewise: a first call that is refused would be repeated only seconds later.
-  return WaitForReadyFiles(interrupt);
+  return absl::OkStatus();
+}
+
+absl::Status LocalMesh::WaitForInventories(const std::string& meta_address, Interrupt& interrupt) {
+  auto meta = v1::MetaService::NewStub(rpc::MakeChannel(meta_address));
+  const size_t tiers = stores_ - 1;
+  return WaitFor(interrupt, [&] { return MissingInventory(*meta, tiers); });
 }
 
 absl::Status LocalMesh::WaitForReadyFiles(Interrupt& interrupt) {
@@ -160,8 +230,6 @@ absl::Status LocalMesh::StartProcess(const std::string& program, ServiceEntry en
   std::error_code ignored;
   std::filesystem::remove(ready, ignored);
   std::vector<std::string> command = {ProgramFolder() + "/" + program,
-                                      "--model",
-                                      options_.model,
                                       "--listen",
                                       entry.address,
                                       "--metrics-port",

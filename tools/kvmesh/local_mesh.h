@@ -1,5 +1,5 @@
-// A whole mesh on this machine: a router and, per stage, one or more shard processes. What `up`
-// starts and `bench hop` compares.
+// A whole mesh on this machine: a router, per stage one or more shard processes and, with
+// checkpoints, the arbiter and storage tiers. What `up` starts and `bench hop` compares.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,12 @@ namespace kvmesh::cli {
 
 struct MeshOptions {
   std::string model;     // a directory or a .gguf file
-  std::string data_dir;  // logs, mesh.json
+  std::string data_dir;  // logs, mesh.json, the slabs of the disk tier
   int shards = 2;
-  int replicas = 1;  // of each stage
-  int threads = 0;   // of each shard; 0: the shard's own choice
+  int replicas = 1;                      // of each stage
+  int threads = 0;                       // of each shard; 0: the shard's own choice
+  std::vector<std::string> tiers;        // none: no checkpoints
+  std::vector<std::string> tier_policy;  // REASON=TIER[,TIER...], as of kvmesh-meta
   bool detached = false;
   absl::Duration start_timeout = absl::Minutes(5);
 };
@@ -49,6 +51,9 @@ class LocalMesh {
   explicit LocalMesh(const MeshOptions& options) : options_(options) {}
 
   absl::Status StartProcesses(Interrupt& interrupt);
+  // Arbiter and tiers; empty: none are wanted. Else the arbiter's address.
+  absl::StatusOr<std::string> StartStores();
+  absl::Status StartShards(const std::string& meta_address, std::string* all_addresses);
   absl::Status StartProcess(const std::string& program, ServiceEntry entry,
                             std::vector<std::string> arguments);
   // Until `why_not` gives nothing. Unavailable: a process ended, or the time is up; Cancelled:
@@ -57,11 +62,17 @@ class LocalMesh {
   // Until every service started so far serves.
   absl::Status WaitForReadyFiles(Interrupt& interrupt);
   absl::Status ReadReadyFiles();
+  // Until the arbiter knows what every tier holds.
+  absl::Status WaitForInventories(const std::string& meta_address, Interrupt& interrupt);
+  absl::StatusOr<std::string> NextAddress();
 
   MeshOptions options_;
   std::unique_ptr<MeshLock> lock_;
   std::vector<Child> children_;
   MeshFile file_;
+  size_t stores_ = 0;       // the first so many children are arbiter and tiers,
+  size_t shards_ = 0;       // the next so many shards, then the router
+  std::vector<int> ports_;  // not used yet
   absl::Time start_deadline_;
   bool stopped_ = false;
 };

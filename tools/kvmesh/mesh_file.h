@@ -15,11 +15,11 @@
 namespace kvmesh::cli {
 
 struct ServiceEntry {
-  std::string name;  // "router", "shard-0", "shard-0-r1"
+  std::string name;  // "router", "shard-0", "shard-0-r1", "meta", "tier-disk"
   pid_t pid = 0;
   std::string address;
   std::string metrics;  // host:port of /metrics
-  std::string layers;   // "0:15"; empty for a router
+  std::string layers;   // "0:15"; of shards alone
 };
 
 struct MeshFile {

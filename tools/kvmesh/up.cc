@@ -1,7 +1,10 @@
 // `up` and `down`: a mesh on this machine.
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tools/kvmesh/command.h"
@@ -18,11 +21,13 @@ void PrintMesh(const MeshFile& mesh, bool json) {
     PrintJson(ToJson(mesh));
     return;
   }
-  std::printf("router   %s\n", mesh.router.c_str());
+  std::printf("%-14s %s\n", "router", mesh.router.c_str());
   for (const ServiceEntry& service : mesh.services) {
     if (service.name == "router") continue;
-    std::printf("%-8s %s  layers %s  pid %d\n", service.name.c_str(), service.address.c_str(),
-                service.layers.c_str(), static_cast<int>(service.pid));
+    const std::string layers =
+        service.layers.empty() ? "" : absl::StrCat("  layers ", service.layers);
+    std::printf("%-14s %s%s  pid %d\n", service.name.c_str(), service.address.c_str(),
+                layers.c_str(), static_cast<int>(service.pid));
   }
   std::fflush(stdout);
 }
@@ -58,7 +63,8 @@ int Up(Context& context, MeshOptions options) {
   // Services are started with these paths; mesh.json is read by commands that run elsewhere.
   options.model = std::filesystem::absolute(options.model).string();
   options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
-  Progress(absl::StrCat("starting ", options.shards * options.replicas, " shards and a router"));
+  Progress(absl::StrCat("starting ", options.shards * options.replicas, " shards and a router",
+                        options.tiers.empty() ? "" : ", the arbiter and its tiers"));
   absl::StatusOr<std::unique_ptr<LocalMesh>> mesh = LocalMesh::Start(options, *context.interrupt);
   if (!mesh.ok()) return Report(mesh.status(), context.json, context.interrupt->requested());
   PrintMesh((*mesh)->file(), context.json);
@@ -71,18 +77,20 @@ int Up(Context& context, MeshOptions options) {
 int Down(Context& context, const std::string& data_dir, int grace_seconds) {
   absl::StatusOr<MeshFile> mesh = ReadMesh(data_dir);
   if (!mesh.ok()) return Report(mesh.status(), context.json, false);
-  std::vector<pid_t> routers;
-  std::vector<pid_t> shards;
+  std::map<std::string, std::vector<pid_t>> by_program;
   Json names = Json::array();
   for (const ServiceEntry& service : mesh->services) {
-    (service.name == "router" ? routers : shards).push_back(service.pid);
-    if (RunsProgram(service.pid, ProgramOf(service.name))) names.push_back(service.name);
+    const std::string program = ProgramOf(service.name);
+    by_program[program].push_back(service.pid);
+    if (RunsProgram(service.pid, program)) names.push_back(service.name);
   }
   Progress("draining");
-  // The router first: generations that run then end before their shards leave.
+  // Generations that run then end before their shards leave, and what those save finds its store.
   const absl::Duration grace = absl::Seconds(grace_seconds);
-  bool clean = StopProcesses(routers, "kvmesh-router", grace);
-  clean = StopProcesses(shards, "kvmesh-shard", grace) && clean;
+  bool clean = true;
+  for (const char* program : {"kvmesh-router", "kvmesh-shard", "kvmesh-blob", "kvmesh-meta"}) {
+    clean = StopProcesses(by_program[program], program, grace) && clean;
+  }
   RemoveMesh(data_dir);
   if (context.json) PrintJson({{"stopped", names}, {"killed", !clean}});
   if (!clean) std::fprintf(stderr, "a service did not end in time and was killed\n");
@@ -105,8 +113,21 @@ void AddUp(CLI::App& app, Action* chosen) {
       ->capture_default_str()
       ->check(CLI::Range(1, 16));
   up->add_option("--data-dir", options->data_dir,
-                 "Folder for mesh.json and logs; one mesh per folder")
+                 "Folder for mesh.json, logs and stored state; one mesh per folder. Started again "
+                 "on the same one, a mesh finds what it had stored")
       ->capture_default_str();
+  options->tiers = {"ram", "ram_file", "disk"};
+  CLI::Option* tiers = up->add_option("--tiers", options->tiers,
+                                      "Where stored state may lie: some of ram, ram_file, disk")
+                           ->capture_default_str()
+                           ->delimiter(',');
+  up->add_option("--tier-policy", options->tier_policy,
+                 "REASON=TIER[,TIER...]: where saves of this reason go, the first tier with room; "
+                 "reasons are cold, continued, finish, evict, shutdown; may be repeated")
+      ->allow_extra_args(false);
+  auto no_checkpoints = std::make_shared<bool>(false);
+  up->add_flag("--no-checkpoints", *no_checkpoints, "Neither save nor restore state")
+      ->excludes(tiers);
   up->add_option("--threads", options->threads,
                  "Compute threads of each shard; 0: as many as there are processors")
       ->capture_default_str()
@@ -117,6 +138,7 @@ void AddUp(CLI::App& app, Action* chosen) {
       ->check(CLI::Range(1, 86400));
   up->callback([=] {
     options->start_timeout = absl::Seconds(*wait_seconds);
+    if (*no_checkpoints) options->tiers.clear();
     *chosen = [options](Context& context) { return Up(context, *options); };
   });
 }

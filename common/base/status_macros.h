@@ -18,4 +18,4 @@
 #define KVMESH_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                                 \
   if (!tmp.ok()) return tmp.status();                \
-  lhs = std::move(tmp).value()  // NOLINT(bugprone-macro-parentheses): may be a declaration
+  lhs = std::move(tmp).value()  // without parentheses: it may be a declaration

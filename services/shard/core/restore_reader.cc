@@ -137,7 +137,7 @@ absl::Status RestoreReader::CheckTokens() const {
     return absl::OutOfRangeError("the slab's ids are not those of the history");
   }
   // Only who has the vocabulary can tell that ids and text belong together.
-  if (TextOf(ids, want_.vocabulary, nullptr) != meta_->text) {
+  if (!Spell(ids, meta_->text, want_.vocabulary)) {
     return absl::DataLossError("the slab's ids do not spell its text");
   }
   return absl::OkStatus();

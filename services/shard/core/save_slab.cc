@@ -96,6 +96,15 @@ std::string TextOf(absl::Span<const uint32_t> ids, const Vocabulary& vocabulary,
   return text;
 }
 
+bool Spell(absl::Span<const uint32_t> ids, absl::string_view text, const Vocabulary& vocabulary) {
+  for (const uint32_t id : ids) {
+    const std::string piece = vocabulary.KeyBytes(id);
+    if (text.substr(0, piece.size()) != piece) return false;
+    text.remove_prefix(piece.size());
+  }
+  return text.empty();
+}
+
 Sha256Digest KeyOf(const forward::CacheNamespace& cache_namespace, absl::Span<const uint32_t> ids,
                    const Vocabulary& vocabulary) {
   return slab::ContentKey(KeyNamespaceOf(cache_namespace), TextOf(ids, vocabulary, nullptr));

@@ -38,6 +38,9 @@ slab::KeyNamespace KeyNamespaceOf(const forward::CacheNamespace& cache_namespace
 std::string TextOf(absl::Span<const uint32_t> ids, const Vocabulary& vocabulary,
                    std::vector<uint32_t>* ends);
 
+// Whether the ids spell exactly `text`. Stops where they no longer do, whatever they would make.
+bool Spell(absl::Span<const uint32_t> ids, absl::string_view text, const Vocabulary& vocabulary);
+
 // The content key of the text that ids spell.
 Sha256Digest KeyOf(const forward::CacheNamespace& cache_namespace, absl::Span<const uint32_t> ids,
                    const Vocabulary& vocabulary);

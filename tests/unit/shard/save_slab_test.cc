@@ -120,6 +120,16 @@ TEST(SaveSlab, AControlTokenNeverSharesAKeyWithWhatSpellsIt) {
             KeyOf(ToyNamespace(), IdsOf("a" + spelled), vocabulary));
 }
 
+TEST(SaveSlab, IdsSpellTheirOwnTextAndNoOther) {
+  const ByteVocabulary vocabulary;
+  const std::vector<uint32_t> ids = IdsOf("abc");
+  EXPECT_TRUE(Spell(ids, "abc", vocabulary));
+  EXPECT_TRUE(Spell({}, "", vocabulary));
+  for (const absl::string_view other : {"ab", "abcd", "abd", "", "xabc"}) {
+    EXPECT_FALSE(Spell(ids, other, vocabulary)) << other;
+  }
+}
+
 TEST(SaveSlab, AnyFieldOfTheNamespaceChangesTheKey) {
   const ByteVocabulary vocabulary;
   const Sha256Digest key = KeyOf(ToyNamespace(), IdsOf("abc"), vocabulary);

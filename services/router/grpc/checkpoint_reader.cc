@@ -1,13 +1,12 @@
 #include "services/router/grpc/checkpoint_reader.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
-#include "common/slab/reader.h"
+#include "common/slab/format.h"
 #include "services/router/core/key_text.h"
 #include "services/router/grpc/meta_codec.h"
 
@@ -17,47 +16,24 @@ namespace {
 // Stores come and go; more than a fleet has would mean that somebody makes them up.
 constexpr size_t kStoresMax = 256;
 constexpr uint64_t kMetaAnswerBytesMax = slab::kMetaBytesMax + (1 << 20);
-constexpr int kRangesMax = 16;
 
-// A file of which some ranges are here.
-class RangesSource final : public slab::ByteSource {
- public:
-  RangesSource(const v1::GetHeader& header, absl::string_view bytes)
-      : header_(header), bytes_(bytes) {}
-  uint64_t size() const override { return header_.size_bytes(); }
-  absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
-    uint64_t begin = 0;  // of the range in bytes_
-    for (const v1::ByteRange& range : header_.ranges()) {
-      const bool inside = offset >= range.offset() && out.size() <= range.length() &&
-                          offset - range.offset() <= range.length() - out.size();
-      if (inside) {
-        const absl::string_view part = bytes_.substr(begin + offset - range.offset(), out.size());
-        if (!out.empty()) std::memcpy(out.data(), part.data(), part.size());
-        return absl::OkStatus();
-      }
-      begin += range.length();
-    }
-    return absl::DataLossError(
-        absl::StrCat("bytes ", offset, "+", out.size(), " of the slab were not sent"));
+// Of a GET_PART_META answer: head, meta section and trailer, one behind another. DataLoss: not
+// those of a sound slab.
+absl::StatusOr<slab::SlabMeta> ParseMetaAnswer(uint64_t file_bytes, absl::string_view bytes) {
+  if (bytes.size() < slab::kHeadBytes + slab::kTrailerBytes) {
+    return absl::DataLossError(absl::StrCat("an answer of ", bytes.size(), " bytes"));
   }
-
- private:
-  const v1::GetHeader& header_;
-  const absl::string_view bytes_;
-};
-
-absl::Status CheckHeader(const v1::GetHeader& header) {
-  if (header.ranges_size() > kRangesMax) {
-    return absl::DataLossError(absl::StrCat("an answer of ", header.ranges_size(), " ranges"));
+  KVMESH_ASSIGN_OR_RETURN(const slab::Head head,
+                          slab::ParseHead(bytes.substr(0, slab::kHeadBytes), file_bytes));
+  const uint64_t meta_end = slab::kHeadBytes + uint64_t{head.meta_bytes};
+  if (bytes.size() != meta_end + slab::kTrailerBytes) {
+    return absl::DataLossError(absl::StrCat("a head, a meta section of ", head.meta_bytes,
+                                            " bytes and a trailer in ", bytes.size(), " bytes"));
   }
-  uint64_t bytes = 0;
-  for (const v1::ByteRange& range : header.ranges()) {
-    if (range.length() > kMetaAnswerBytesMax - bytes) {
-      return absl::DataLossError("a meta section beyond the limit");
-    }
-    bytes += range.length();
-  }
-  return absl::OkStatus();
+  KVMESH_ASSIGN_OR_RETURN(slab::SlabMeta meta,
+                          slab::ParseMeta(head, bytes.substr(slab::kHeadBytes, head.meta_bytes)));
+  KVMESH_RETURN_IF_ERROR(slab::CheckTrailer(bytes, bytes.substr(meta_end), meta));
+  return meta;
 }
 
 // DataLoss: a slab of another name than it was asked for under.
@@ -122,16 +98,7 @@ class MetaGet final : public grpc::ClientReadReactor<v1::GetResponse> {
 absl::StatusOr<CheckpointRead> ReadMetaSection(const ReadCheckpoint& effect,
                                                const v1::GetHeader& header, absl::string_view bytes,
                                                const text::Tokenizer& tokenizer) {
-  KVMESH_RETURN_IF_ERROR(CheckHeader(header));
-  uint64_t announced = 0;
-  for (const v1::ByteRange& range : header.ranges()) announced += range.length();
-  if (announced != bytes.size()) {
-    return absl::DataLossError(
-        absl::StrCat(bytes.size(), " bytes came, ", announced, " were announced"));
-  }
-  KVMESH_ASSIGN_OR_RETURN(const slab::Envelope envelope,
-                          slab::ReadEnvelope(RangesSource(header, bytes)));
-  const slab::SlabMeta& meta = envelope.meta;
+  KVMESH_ASSIGN_OR_RETURN(const slab::SlabMeta meta, ParseMetaAnswer(header.size_bytes(), bytes));
   KVMESH_RETURN_IF_ERROR(CheckIdentity(meta, effect));
   const auto stored = absl::MakeConstSpan(meta.token_ids).first(effect.cut_tokens);
   CheckpointRead read{.has_output_row = meta.last_output.has_value()};

@@ -38,7 +38,7 @@ class CheckpointReader {
   std::map<std::string, std::shared_ptr<v1::BlobService::Stub>> stubs_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What Read does with the bytes of a GET_PART_META answer, by their ranges. Pure.
+// What Read does with the header and the bytes of a GET_PART_META answer. Pure.
 absl::StatusOr<CheckpointRead> ReadMetaSection(const ReadCheckpoint& effect,
                                                const v1::GetHeader& header, absl::string_view bytes,
                                                const text::Tokenizer& tokenizer);

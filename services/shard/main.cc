@@ -1,5 +1,6 @@
 // kvmesh-shard: executes a range of a model's layers. Flags and wiring only.
 #include <glog/logging.h>
+#include <malloc.h>
 
 #include <cstdio>
 #include <memory>
@@ -161,17 +162,31 @@ absl::StatusOr<EngineOptions> EngineOptionsFrom(const Flags& flags, uint32_t thr
   return options;
 }
 
+// Errors of Tokenizer::FromModel, where the tokens' bytes are `needed`.
+absl::StatusOr<std::unique_ptr<TokenizerVocabulary>> LoadVocabulary(const Flags& flags,
+                                                                    const model::Model& model,
+                                                                    bool needed) {
+  std::unique_ptr<const text::Tokenizer> tokenizer;
+  if (needed) {
+    KVMESH_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::FromModel(flags.model));
+  }
+  auto vocabulary =
+      std::make_unique<TokenizerVocabulary>(tokenizer.get(), model.config().eos_token_ids);
+  tokenizer.reset();
+  malloc_trim(0);  // what the tokenizer took goes back to the system before weights are packed
+  return vocabulary;
+}
+
 absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
                                                          const model::Model& model,
                                                          const Clock& clock) {
   KVMESH_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(flags, model.config().layer_count));
   const ShardServerOptions options = OptionsFrom(flags);
   KVMESH_ASSIGN_OR_RETURN(const model::ModelDigests digests, model.Digests(layers));
-  std::unique_ptr<const text::Tokenizer> tokenizer;
   const bool names_state = options.caching && options.checkpoints.enabled;
-  if (names_state || layers.end == model.config().layer_count) {
-    KVMESH_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::FromModel(flags.model));
-  }
+  KVMESH_ASSIGN_OR_RETURN(
+      std::unique_ptr<TokenizerVocabulary> vocabulary,
+      LoadVocabulary(flags, model, names_state || layers.end == model.config().layer_count));
   KVMESH_ASSIGN_OR_RETURN(const EngineOptions engine_options,
                           EngineOptionsFrom(flags, options.threads));
   KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
@@ -180,10 +195,7 @@ absl::StatusOr<std::unique_ptr<ShardServer>> StartServer(const Flags& flags,
             << model.config().layer_count << ", " << engine->info().quant << ", numerics "
             << engine->info().numerics_id << ", " << options.threads << " threads, at most "
             << options.sessions_max << " sessions and " << options.bytes_max << " bytes of state";
-  return ShardServer::Start(
-      options, clock, std::move(engine),
-      std::make_unique<TokenizerVocabulary>(std::move(tokenizer), model.config().eos_token_ids),
-      digests);
+  return ShardServer::Start(options, clock, std::move(engine), std::move(vocabulary), digests);
 }
 
 int Fail(const absl::Status& status) {

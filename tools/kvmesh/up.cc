@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tools/kvmesh/command.h"
 #include "tools/kvmesh/local_mesh.h"
 #include "tools/kvmesh/outcome.h"
@@ -74,6 +75,15 @@ int Up(Context& context, MeshOptions options) {
   return Supervise(**mesh, *context.interrupt);
 }
 
+// A process that has ended may hold the folder a little longer, while the kernel takes its memory
+// apart; the next `up` would be refused.
+void AwaitUnlocked(const std::string& data_dir) {
+  const absl::Time until = absl::Now() + absl::Seconds(5);
+  while (absl::IsFailedPrecondition(MeshLock::Take(data_dir).status()) && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
 int Down(Context& context, const std::string& data_dir, int grace_seconds) {
   absl::StatusOr<MeshFile> mesh = ReadMesh(data_dir);
   if (!mesh.ok()) return Report(mesh.status(), context.json, false);
@@ -91,6 +101,7 @@ int Down(Context& context, const std::string& data_dir, int grace_seconds) {
   for (const char* program : {"kvmesh-router", "kvmesh-shard", "kvmesh-blob", "kvmesh-meta"}) {
     clean = StopProcesses(by_program[program], program, grace) && clean;
   }
+  AwaitUnlocked(data_dir);
   RemoveMesh(data_dir);
   if (context.json) PrintJson({{"stopped", names}, {"killed", !clean}});
   if (!clean) std::fprintf(stderr, "a service did not end in time and was killed\n");

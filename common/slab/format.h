@@ -117,6 +117,7 @@ struct SlabMeta {
   Sha256Digest tokens_sha256;
   WriteId write_id;
   std::vector<CutPoint> cut_points;  // the inner ones, ascending; the end is no member
+  uint32_t model_layers = 0;         // of the whole model; 0: the slab does not say
 
   uint64_t payload_offset() const { return AlignUp(kHeadBytes + meta_bytes); }
   uint64_t file_bytes() const { return payload_offset() + header.payload_bytes + kTrailerBytes; }

@@ -166,13 +166,24 @@ absl::Status ReadCutPoints(absl::string_view value, SlabMeta* meta) {
   return absl::OkStatus();
 }
 
+absl::Status ReadModelLayers(absl::string_view value, SlabMeta* meta) {
+  if (value.size() != 4) return Corrupt("the model's number of layers is not 4 bytes");
+  meta->model_layers = wire::Get<uint32_t>(value, 0);
+  if (meta->model_layers >= meta->header.layers.end && meta->model_layers <= limits::kLayersMax) {
+    return absl::OkStatus();
+  }
+  return Corrupt(absl::StrCat("a model of ", meta->model_layers, " layers; ",
+                              meta->header.layers.end, " to ", limits::kLayersMax));
+}
+
 struct TagReader {
   bool required;
   absl::Status (*read)(absl::string_view value, SlabMeta* meta);
 };
 
 constexpr uint8_t kTagPieceCrcs = 0x12;  // read last: its shape is the layer table's
-constexpr size_t kTags = 0x13;
+constexpr uint8_t kTagModelLayers = 0x13;
+constexpr size_t kTags = 0x14;
 
 // By tag. Those without a reader are skipped, as are all tags behind the table.
 constexpr std::array<TagReader, kTags> kReaders = {{
@@ -180,7 +191,7 @@ constexpr std::array<TagReader, kTags> kReaders = {{
     {true, ReadCtxParams},  {false, ReadHostname},  {false, ReadWriter}, {false, ReadDetail},
     {true, ReadTokenCount}, {true, ReadTokenIds},   {true, ReadText},    {false, ReadOutputRow},
     {true, ReadLayerTable}, {true, ReadBlockHash},  {true, ReadKey},     {true, ReadTokensDigest},
-    {true, ReadWriteId},    {false, ReadCutPoints}, {true, nullptr},
+    {true, ReadWriteId},    {false, ReadCutPoints}, {true, nullptr},     {false, ReadModelLayers},
 }};
 
 absl::StatusOr<absl::string_view> ReadTlvs(absl::string_view tlvs, SlabMeta* meta) {
@@ -363,6 +374,11 @@ std::string EncodeTlvs(const SlabMeta& meta) {
   PutTlv(0x10, meta.write_id.bytes(), &out);
   if (!meta.cut_points.empty()) PutTlv(0x11, CutPointTable(meta), &out);
   PutTlv(kTagPieceCrcs, pieces, &out);
+  if (meta.model_layers != 0) {
+    std::string layers;
+    wire::Put<uint32_t>(meta.model_layers, &layers);
+    PutTlv(kTagModelLayers, layers, &out);
+  }
   return out;
 }
 

@@ -155,6 +155,7 @@ absl::StatusOr<EngineOptions> EngineOptionsFrom(const Flags& flags, uint32_t thr
   options.disable_kv_cache = flags.no_kv_cache;
   options.device = flags.device;
   options.weights_cache = flags.weights_cache;
+  options.warn = [](const std::string& message) { LOG(WARNING) << message; };
   // A line now and then where packing takes long.
   options.on_layer_loaded = [](uint32_t done, uint32_t of) {
     LOG_EVERY_T(INFO, 5) << "weights of " << done << " of " << of << " layers are packed";

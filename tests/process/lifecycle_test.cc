@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/process/process_testing.h"
+#include "tools/kvmesh/local_mesh.h"
 
 namespace kvmesh::process_testing {
 namespace {
@@ -80,8 +81,7 @@ class Attached : public testing::Test {
 
   bool AllGone() const {
     for (const cli::ServiceEntry& service : mesh_.services) {
-      if (!IsGone(service.pid, cli::ProgramOf(service.name)))
-        return false;
+      if (!IsGone(service.pid, cli::ProgramOf(service.name))) return false;
     }
     return true;
   }

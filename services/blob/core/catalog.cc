@@ -43,6 +43,7 @@ SlabInfo InfoOf(const slab::SlabMeta& meta) {
           .tail_hash = slab::TailHash(meta.text),
           .reason = meta.header.reason,
           .ends_inside_character = slab::EndsInsideCharacter(meta.text),
+          .model_layers = meta.model_layers,
           .tokens_sha256 = meta.tokens_sha256,
           .key_namespace = meta.key_namespace,
           .cut_points = meta.cut_points};
@@ -114,6 +115,7 @@ Catalog::Entry Catalog::EntryOf(const SlabInfo& info) {
           .state = State::kPresent,
           .reason = info.reason,
           .ends_inside_character = info.ends_inside_character,
+          .model_layers = info.model_layers,
           .tokens_sha256 = info.tokens_sha256,
           .key_namespace = namespaces_.Share(info.key_namespace),
           .cut_points = info.cut_points};
@@ -133,6 +135,7 @@ SlabInfo Catalog::InfoOf(const Entries::value_type& entry) {
           .tail_hash = kept.tail_hash,
           .reason = kept.reason,
           .ends_inside_character = kept.ends_inside_character,
+          .model_layers = kept.model_layers,
           .tokens_sha256 = kept.tokens_sha256,
           .key_namespace = *kept.key_namespace,
           .cut_points = kept.cut_points};

@@ -32,6 +32,7 @@ struct SlabInfo {
   uint32_t tail_hash = 0;
   slab::SaveReason reason = slab::SaveReason::kCold;
   bool ends_inside_character = false;  // the text does
+  uint32_t model_layers = 0;           // 0: the slab does not say
   Sha256Digest tokens_sha256;
   slab::KeyNamespace key_namespace;
   std::vector<slab::CutPoint> cut_points;
@@ -120,6 +121,7 @@ class Catalog {
     State state = State::kPresent;
     slab::SaveReason reason = slab::SaveReason::kCold;
     bool ends_inside_character = false;
+    uint32_t model_layers = 0;
     Sha256Digest tokens_sha256;
     NamespacePool::Shared key_namespace;
     std::vector<slab::CutPoint> cut_points;

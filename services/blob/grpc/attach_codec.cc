@@ -104,7 +104,7 @@ v1::StoreHello EncodeHello(const StoreFacts& facts, const StoreIdentity& identit
 v1::SlabAnnouncement EncodeAnnouncement(const SlabInfo& info, uint64_t now_s) {
   v1::SlabAnnouncement announcement;
   *announcement.mutable_slab() = EncodeInfo(info, now_s);
-  // A slab does not say how many layers its model has.
+  announcement.set_model_layers(info.model_layers);
   announcement.set_ends_inside_character(info.ends_inside_character);
   return announcement;
 }

@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<uint8_t[]>> CopyRegion(const LayerState& state, u
 SlabFacts SlabFactsOf(const EngineInfo& info) {
   const auto& kinds = info.config.layer_kinds;
   return {.layers = info.layers,
+          .model_layers = info.config.layer_count,
           .kv_dtype = info.kv_dtype,
           .quant_bits = QuantBits(info.quant),
           .context_length = info.config.context_length,
@@ -130,6 +131,7 @@ absl::StatusOr<SlabDraft> DraftSlab(const StateSnapshot& snapshot, forward::Save
   meta.hostname = facts.hostname;
   meta.writer_version = facts.writer_version;
   meta.token_ids = snapshot.tokens;
+  meta.model_layers = facts.model_layers;
   if (!snapshot.last_row.empty()) {
     meta.last_output =
         slab::OutputRow{.dtype = slab::DType::kF32, .bytes = BytesOf(snapshot.last_row)};

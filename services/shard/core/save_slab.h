@@ -20,6 +20,7 @@ namespace kvmesh::shard {
 // What all slabs of one shard have in common.
 struct SlabFacts {
   LayerRange layers;
+  uint32_t model_layers = 0;  // of the whole model
   slab::DType kv_dtype = slab::DType::kF32;
   uint8_t quant_bits = 0;       // of a weight, as `quant` names them; 0: not known
   uint32_t context_length = 0;  // tokens

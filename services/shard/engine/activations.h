@@ -31,10 +31,10 @@ class Activations {
   static Form FormFor(const PanelLayout& layout, bool rounds);
 
   struct Tile {
-    const float* x;        // [columns, height]; f32
-    const float* sums;     // [columns / group, height]; if asked for; of the rounded numbers
-    const int32_t* pairs;  // [columns / 2, height]; rounded: of every chunk, words of the first
-                           // half with the feature half a chunk later in their upper 16 bits
+    const float* x;            // [columns, height]; f32
+    const float* sums;         // [columns / group, height]; if asked for; of the rounded numbers
+    const int32_t* pairs;      // [columns / 2, height]; rounded: of every chunk, words of the first
+                               // half with the feature half a chunk later in their upper 16 bits
     const float* scales;       // [columns / group, height]; rounded
     const int32_t* code_sums;  // [columns / group, height]; rounded
     size_t first_row;

@@ -50,6 +50,7 @@ ShardMetrics::ShardMetrics()
   tokens_ = Make("tokens_total", "Rows run by the engine");
   cancelled_ = Make("steps_cancelled_total", "Frames cancelled while they ran");
   bad_logits_ = Make("bad_logits_total", "Steps that gave no usable logits");
+  kv_saturated_ = Make("kv_saturated_total", "Keys and values beyond the range of their type");
   MakeCheckpointCounters();
 }
 
@@ -104,7 +105,7 @@ void ShardMetrics::Follower::Follow(uint64_t value) {
   seen = value;
 }
 
-void ShardMetrics::Export(const Hop& hop) {
+void ShardMetrics::Export(const Hop& hop, uint64_t kv_saturated) {
   const HopCounters& counters = hop.counters();
   const SessionCacheStore& store = hop.store();
   for (size_t i = 0; i < misses_.size(); ++i) misses_[i].Follow(counters.misses[i]);
@@ -120,6 +121,7 @@ void ShardMetrics::Export(const Hop& hop) {
   tokens_.Follow(counters.tokens_run);
   cancelled_.Follow(counters.steps_cancelled);
   bad_logits_.Follow(counters.bad_logits);
+  kv_saturated_.Follow(kv_saturated);
   live_.Set(static_cast<double>(store.count(SessionPhase::kLive)));
   idle_.Set(static_cast<double>(store.count(SessionPhase::kIdle)));
   orphaned_.Set(static_cast<double>(store.count(SessionPhase::kOrphaned)));

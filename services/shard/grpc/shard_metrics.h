@@ -17,8 +17,8 @@ class ShardMetrics {
 
   metrics::Metrics& metrics() { return metrics_; }
 
-  // Brings counters and gauges up to what the hop says.
-  void Export(const Hop& hop);
+  // Brings counters and gauges up to what the hop says, and the engine (Engine::kv_saturated).
+  void Export(const Hop& hop, uint64_t kv_saturated);
   void ObserveCompute(bool decode, absl::Duration time);
   void ObserveWait(absl::Duration time);
   // From sending a step to the next hop to its answer: that hop and all behind it.
@@ -39,7 +39,7 @@ class ShardMetrics {
   std::array<Follower, kMissCauseCount> misses_;
   std::array<Follower, kEvictCauseCount> evictions_;
   Follower no_room_, too_large_, streams_total_, superseded_, replays_, steps_, tokens_;
-  Follower cancelled_, bad_logits_, full_hits_, restores_done_;
+  Follower cancelled_, bad_logits_, kv_saturated_, full_hits_, restores_done_;
   std::array<Follower, kSaveReasonCount> saves_done_, saved_bytes_;
   std::array<std::array<Follower, kSaveReasonCount>, kSaveDropCount> saves_dropped_;
   std::array<Follower, kRestoreFaultCount> restores_failed_;

@@ -24,7 +24,7 @@ ShardRuntime::ShardRuntime(const HopOptions& options, const Clock& clock, Engine
       metrics_(metrics),
       hop_(options),
       checkpoints_(options.checkpoints.enabled ? MakeCheckpoints(checkpoints) : nullptr) {
-  metrics_.Export(hop_);
+  metrics_.Export(hop_, engine_.kv_saturated());
 }
 
 ShardRuntime::~ShardRuntime() {
@@ -86,7 +86,7 @@ void ShardRuntime::Flush() {
       MutexLock lock(&mutex_);
       if (flushing_) return;
       effects = hop_.TakeEffects();
-      metrics_.Export(hop_);
+      metrics_.Export(hop_, engine_.kv_saturated());
       if (effects.empty()) return;
       flushing_ = true;
     }

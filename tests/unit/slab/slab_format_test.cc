@@ -109,11 +109,28 @@ std::string GoldenTlvs() {
 
 TEST(SlabFormat, UnknownTagsAreSkipped) {
   EXPECT_TRUE(ReadWithTlvs(GoldenTlvs()).ok());
-  for (const char tag : {'\x02', '\x13', '\x7F', '\xFF'}) {
+  for (const char tag : {'\x02', '\x14', '\x7F', '\xFF'}) {
     const std::string unknown = std::string(1, tag) + std::string("\3\0\0\0abc", 7);
     EXPECT_TRUE(ReadWithTlvs(GoldenTlvs() + unknown).ok());
     EXPECT_TRUE(ReadWithTlvs(unknown + GoldenTlvs() + unknown).ok());
   }
+}
+
+TEST(SlabFormat, TheModelsNumberOfLayersReachesBeyondTheSlabs) {
+  const std::string good = GoldenSlab();
+  const MemorySource source(good);
+  const SlabMeta meta = SlabReader::Open(source)->meta();
+  const auto with_layers = [&](uint32_t layers) {
+    SlabMeta told = meta;
+    told.model_layers = layers;
+    return ReadWithTlvs(EncodeTlvs(told));
+  };
+  EXPECT_EQ(meta.model_layers, 0);  // a slab need not say
+  EXPECT_TRUE(with_layers(meta.header.layers.end).ok());
+  EXPECT_TRUE(with_layers(4096).ok());
+  EXPECT_FALSE(with_layers(4097).ok());
+  EXPECT_FALSE(with_layers(meta.header.layers.end - 1).ok());
+  EXPECT_FALSE(ReadWithTlvs(GoldenTlvs() + std::string("\x13\3\0\0\0abc", 8)).ok());
 }
 
 TEST(SlabFormat, AMissingADoubledOrABrokenTlvIsRefused) {

@@ -82,7 +82,7 @@ absl::Status StoreIdentity::Obey(const Incarnation& incarnation) {
 absl::Status StoreIdentity::Replace(const std::string& name, const std::string& content) {
   const std::string path = absl::StrCat(folder_, "/", name);
   const std::string fresh = path + ".new";
-  if (const absl::Status left = files_->Unlink(fresh); !left.ok() && !absl::IsNotFound(left)) {
+  if (absl::Status left = files_->Unlink(fresh); !left.ok() && !absl::IsNotFound(left)) {
     return left;
   }
   {

@@ -15,7 +15,7 @@ namespace kvmesh::sim {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 100;
+constexpr uint64_t kSeeds = 1000;
 #else
 constexpr uint64_t kSeeds = 2000;
 #endif

@@ -5,21 +5,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/hex_id.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 
 namespace kvmesh::blob {
-namespace {
-
-template <typename Id>
-absl::StatusOr<Id> IdFromHex(absl::string_view hex, absl::string_view field) {
-  absl::StatusOr<Id> id = Id::FromHex(hex, field);
-  if (id.ok()) return id;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", hex.size(), " characters; ", 2 * Id::kSize, " hex digits"));
-}
-
-}  // namespace
 
 std::string SlabName::ToFileName() const {
   return absl::StrCat(key.ToHex(), ".", layers.begin, "-", layers.end, ".", write_id.ToHex());

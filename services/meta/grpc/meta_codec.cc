@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/hex_id.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 
@@ -11,14 +12,6 @@ namespace kvmesh::meta {
 namespace {
 
 constexpr uint32_t kPageDefault = 100;
-
-template <typename Id>
-absl::StatusOr<Id> IdFromHex(absl::string_view hex, absl::string_view field) {
-  absl::StatusOr<Id> id = Id::FromHex(hex, field);
-  if (id.ok()) return id;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", hex.size(), " characters; ", 2 * Id::kSize, " hex digits"));
-}
 
 absl::StatusOr<LayerRange> DecodeLayers(const v1::LayerRange& layers, absl::string_view field) {
   if (layers.begin() >= layers.end() || layers.end() > limits::kLayersMax) {

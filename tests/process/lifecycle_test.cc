@@ -14,7 +14,8 @@ namespace kvmesh::process_testing {
 namespace {
 
 constexpr char kPrompt[] = "The history of measurement begins with";
-constexpr uint32_t kTokens = 48;
+// Long enough that a fault set off early in a generation meets it running.
+constexpr uint32_t kTokens = 256;
 
 TEST(Lifecycle, EveryServiceAnswersHealthAndMetrics) {
   Mesh mesh(TinyModel());

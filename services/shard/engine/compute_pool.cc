@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kClosed = uint64_t{1} << 31;
 constexpr uint64_t kInsideMask = kClosed - 1;
+constexpr uint64_t kBegunMask = (uint64_t{1} << 32) - 1;
 constexpr auto kSpin = std::chrono::microseconds(20);
 // A sleeper looks up this often even if nobody wakes it.
 constexpr absl::Duration kParkedMax = absl::Seconds(1);
@@ -40,7 +41,7 @@ bool SpinUntil(const Condition& done) {
 }  // namespace
 
 ComputePool::ComputePool(uint32_t threads, const std::function<void()>& on_thread_start)
-    : state_(kClosed) {
+    : state_(kClosed), shares_(threads) {
   for (uint32_t worker = 1; worker < threads; ++worker) {
     workers_.emplace_back([this, worker, on_thread_start] {
       on_thread_start();
@@ -56,14 +57,16 @@ ComputePool::~ComputePool() {
 }
 
 void ComputePool::Run(size_t count, Task task) {
+  if (count <= 1 || workers_.empty()) {
+    for (size_t i = 0; i < count; ++i) task(i, /*worker=*/0);
+    return;
+  }
   task_ = &task;
   count_ = count;
-  next_.store(0, std::memory_order_relaxed);
-  if (count > 1 && !workers_.empty()) {
-    state_.store(uint64_t{RunOf(state_.load()) + 1} << 32);
-    if (parked_.load() > 0) WakeWorkers();
-  }
-  TakeTasks(/*worker=*/0);
+  const uint32_t run = RunOf(state_.load()) + 1;
+  state_.store(uint64_t{run} << 32);
+  if (parked_.load() > 0) WakeWorkers();
+  TakeTasks(run, /*worker=*/0);
   state_.fetch_or(kClosed);
   WaitForWorkers();
   std::exception_ptr failure;
@@ -74,11 +77,26 @@ void ComputePool::Run(size_t count, Task task) {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-void ComputePool::TakeTasks(uint32_t worker) {
+// All threads inside are of the same run, so that a share is either of this run or of an older one.
+bool ComputePool::TakeTask(uint32_t run, uint32_t owner, size_t* index) {
+  std::atomic<uint64_t>& begun = shares_[owner].begun;
+  uint64_t seen = begun.load();
+  while (true) {
+    const uint64_t done = RunOf(seen) == run ? seen & kBegunMask : 0;
+    *index = owner + done * threads();
+    if (*index >= count_) return false;
+    if (begun.compare_exchange_weak(seen, uint64_t{run} << 32 | (done + 1))) return true;
+  }
+}
+
+void ComputePool::TakeTasks(uint32_t run, uint32_t worker) {
   try {
-    for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) (*task_)(i, worker);
+    for (uint32_t i = 0; i < threads(); ++i) {
+      size_t index = 0;
+      while (TakeTask(run, (worker + i) % threads(), &index)) (*task_)(index, worker);
+    }
   } catch (...) {
-    next_.store(count_);
+    for (Share& share : shares_) share.begun.store(uint64_t{run} << 32 | kBegunMask);
     MutexLock lock(&mutex_);
     if (failure_ == nullptr) failure_ = std::current_exception();
   }
@@ -105,7 +123,7 @@ void ComputePool::WorkerLoop(uint32_t worker) {
     }
     last_run = RunOf(state_.load());
     if (!Enter(last_run)) continue;
-    TakeTasks(worker);
+    TakeTasks(last_run, worker);
     state_.fetch_sub(1);
     if (caller_parked_.load()) {
       MutexLock lock(&mutex_);

@@ -3,6 +3,11 @@
 // shards on the same cores do not slow one another. A thread that is late to a run is not waited
 // for.
 //
+// Of T threads, thread w begins with the tasks w, w + T, w + 2T ..., in order, and then helps the
+// others with what is left of theirs: give the large tasks the low numbers. A thread counts its own
+// tasks in a cache line of its own, because a line that moves between cores costs more than many a
+// task.
+//
 // Run is called by one thread at a time and not from inside a task.
 #pragma once
 
@@ -37,19 +42,28 @@ class ComputePool {
   void Run(size_t count, Task task);
 
  private:
+  // Upper half: the run. Lower half: how many of the thread's tasks were begun in it.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> begun{0};
+  };
+
   void WorkerLoop(uint32_t worker);
-  void TakeTasks(uint32_t worker);
+  void TakeTasks(uint32_t run, uint32_t worker);
+  bool TakeTask(uint32_t run, uint32_t owner, size_t* index);
   bool Enter(uint32_t run);
   void WakeWorkers();
   void WaitForWorkers();
 
+  // What a thread reads to begin with a run: one line.
   // Upper half: number of the run. Lower half: kClosed, and how many workers are inside.
-  std::atomic<uint64_t> state_;
-  std::atomic<size_t> next_{0};
+  alignas(64) std::atomic<uint64_t> state_;
   size_t count_ = 0;
   const Task* task_ = nullptr;
 
-  std::atomic<bool> stop_{false};
+  std::vector<Share> shares_;  // [threads]
+
+  // Seldom written.
+  alignas(64) std::atomic<bool> stop_{false};
   std::atomic<uint32_t> parked_{0};
   std::atomic<bool> caller_parked_{false};
   Mutex mutex_;

@@ -1,6 +1,7 @@
 #include "services/shard/engine/compute_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -48,6 +49,25 @@ TEST(ComputePool, NoTwoTasksRunAsTheSameWorkerAtOnce) {
     });
   }
   EXPECT_EQ(clashes.load(), 0);
+}
+
+TEST(ComputePool, WhatIsLeftOfAThreadThatIsHeldUpIsDoneByOthers) {
+  ComputePool pool(2, Nothing);
+  constexpr size_t kCount = 40;
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<size_t> done = 0;
+    std::atomic<bool> timed_out = false;
+    pool.Run(kCount, [&](size_t i, uint32_t) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (i == 0 && done.load() < kCount - 1 && !timed_out.load()) {
+        timed_out.store(std::chrono::steady_clock::now() > deadline);
+        std::this_thread::yield();
+      }
+      done.fetch_add(1);
+    });
+    EXPECT_EQ(done.load(), kCount);
+    ASSERT_FALSE(timed_out.load()) << "tasks of the thread that task 0 holds up were left to it";
+  }
 }
 
 TEST(ComputePool, ThreadsThatSleepWakeForTheNextRun) {

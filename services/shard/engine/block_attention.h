@@ -30,27 +30,36 @@ class BlockAttention {
  private:
   static constexpr size_t kNoSlot = std::numeric_limits<size_t>::max();
 
-  // Neighbouring rows of one session, and some query heads that share a key head: their queries
-  // are [rows, heads], at most kAttentionQueriesMax.
+  // Query heads that share a key head, as many as one pass over its keys and values can take.
+  struct Part {
+    size_t kv_head;
+    size_t first_head;
+    size_t heads;
+  };
+  // Neighbouring rows of one session and neighbouring parts. Of a part the queries are [rows,
+  // heads], at most kAttentionQueriesMax.
   struct Task {
     size_t first_row;
     size_t rows;
-    size_t first_head;
-    size_t heads;
+    size_t first_part;
+    size_t parts;  // 1 unless there is a slot
     size_t chunk;  // the only one, if there is a slot; else all are folded
-    size_t slot;   // of slots_, where the chunk's result goes; kNoSlot: straight to the output
+    size_t slot;   // of slots_, of the first part's first chunk; kNoSlot: straight to the output
   };
-  // Results of single chunks of the same queries: those of a run of tasks.
+  // The results of all chunks of one part of a row, from `slot` on.
   struct Join {
-    size_t first_task;
+    size_t row;
+    size_t part;
+    size_t slot;
     size_t chunks;
   };
   // What one thread needs.
   struct Scratch {
-    std::vector<float> queries;  // [head_dim, queries]
-    std::vector<float> scores;   // [queries, kAttentionChunk]
-    std::vector<float> slot;     // [slot_floats()]
-    std::vector<float> folded;   // [queries, ValueStride(head_dim)]
+    std::vector<AttentionHead> heads;  // [parts]
+    std::vector<float> queries;        // [parts, head_dim, kAttentionQueriesMax]
+    std::vector<float> scores;         // [parts, kAttentionQueriesMax, kAttentionChunk]
+    std::vector<float> slot;           // [slot_floats()]
+    std::vector<float> folded;         // [kAttentionQueriesMax, ValueStride(head_dim)]
   };
   // The softmax of each query of a task over all chunks so far.
   struct Folds {
@@ -64,28 +73,31 @@ class BlockAttention {
   float* slot(size_t index) { return slots_.data() + index * slot_floats(); }
 
   void Plan(absl::Span<const LayerRow> rows);
-  void PlanByChunks(size_t row, size_t chunks, size_t first_head, size_t heads, size_t* slots);
-  void PlanByRows(size_t first_row, size_t rows, size_t first_head, size_t heads);
+  void PlanByChunks(size_t row, uint64_t tokens);
+  void PlanByRows(size_t first_row, size_t rows, size_t part);
   void RunTask(const Task& task, absl::Span<const LayerRow> rows, const float* query, float* out,
                Scratch& scratch);
   void RunJoin(const Join& join, float* out, Scratch& scratch);
-  void PackQueries(const Task& task, const float* query, float* packed) const;
-  AttentionChunk ChunkOf(const Task& task, absl::Span<const LayerRow> rows, size_t chunk,
-                         Scratch& scratch, float* slot) const;
+  void PackQueries(const Task& task, const Part& part, const float* query, float* packed) const;
+  // Fills scratch.heads with the queries, and what does not change from chunk to chunk.
+  void BeginHeads(const Task& task, const float* query, Scratch& scratch) const;
+  void Attend(const Task& task, absl::Span<const LayerRow> rows, size_t chunk, Scratch& scratch);
+  void PointTo(float* slot, AttentionHead& head) const;
   Folds BeginFolds(size_t count, Scratch& scratch) const;
   void Take(const float* slot, const size_t* tokens, Folds& folds) const;
-  void Finish(const Task& task, const Folds& folds, float* out) const;
+  void Finish(size_t first_row, const Part& part, const Folds& folds, float* out) const;
 
   ComputePool& pool_;
   const StepKernels& kernels_;
   const KeyValueLayout layout_;
   const size_t heads_;
-  const size_t group_;            // query heads of a key head
-  const size_t part_heads_;       // of them in one task
+  const size_t group_;  // query heads of a key head
+  std::vector<Part> parts_;
   std::vector<Scratch> scratch_;  // [threads]
   std::vector<Task> tasks_;
   std::vector<Join> joins_;
   std::vector<float> slots_;
+  size_t slots_used_ = 0;
 };
 
 }  // namespace kvmesh::shard

@@ -13,24 +13,25 @@
 
 namespace kvmesh::shard {
 
-// What all layers of a model have in common. Keys are rotated already. A block holds for each head
-// its keys [head_dim, kAttentionBlock], then its values [kAttentionBlock, ValueStride(head_dim)].
+// What all layers of a model have in common. Keys are rotated already. A block holds the
+// keys of each head, [head_dim, kAttentionBlock], and behind them all the values of each,
+// [kAttentionBlock, ValueStride(head_dim)]: attention reads the keys of all heads in one run.
 struct KeyValueLayout {
   size_t kv_heads = 0;
   size_t head_dim = 0;
   KvDtype dtype = KvDtype::kF16;
 
   // Bytes from a block's start.
-  size_t key_offset(size_t kv_head) const { return kv_head * head_bytes(); }
+  size_t key_offset(size_t kv_head) const { return kv_head * head_key_bytes(); }
   size_t value_offset(size_t kv_head) const {
-    return key_offset(kv_head) + kAttentionBlock * head_dim * BytesOf(dtype);
+    return kv_heads * head_key_bytes() + kv_head * head_value_bytes();
   }
-  size_t block_bytes() const { return kv_heads * head_bytes(); }
+  size_t block_bytes() const { return value_offset(kv_heads); }
   size_t row_bytes() const { return kv_heads * head_dim * BytesOf(dtype); }
-
- private:
-  size_t head_bytes() const {
-    return kAttentionBlock * (head_dim + ValueStride(head_dim)) * BytesOf(dtype);
+  // Of one head in a block.
+  size_t head_key_bytes() const { return kAttentionBlock * head_dim * BytesOf(dtype); }
+  size_t head_value_bytes() const {
+    return kAttentionBlock * ValueStride(head_dim) * BytesOf(dtype);
   }
 };
 

@@ -28,14 +28,10 @@ constexpr size_t ValueStride(size_t head_dim) {
   return (head_dim + 15) / 16 * 16;
 }
 
-// Some queries against one chunk of the keys and values of one head. A block holds, for each head
-// and from the offset given, keys [head_dim, kAttentionBlock] (the token innermost, so that one
-// vector holds the scores of neighbouring tokens) and values [kAttentionBlock, ValueStride].
-struct AttentionChunk {
-  const uint8_t* const* blocks = nullptr;  // the chunk's; as many as the longest query reaches
-  size_t key_offset = 0;                   // bytes from a block's start
-  size_t value_offset = 0;                 // likewise
-  size_t head_dim = 0;
+// Some queries that share the keys and values of one head.
+struct AttentionHead {
+  size_t key_offset = 0;                     // bytes from a block's start
+  size_t value_offset = 0;                   // likewise
   size_t queries = 0;                        // 1 to kAttentionQueriesMax
   const float* packed_queries = nullptr;     // [head_dim, queries], scaled
   size_t tokens[kAttentionQueriesMax] = {};  // that each query attends: 0 to kAttentionChunk
@@ -46,6 +42,19 @@ struct AttentionChunk {
   float* highest = nullptr;  // [queries]
   float* sums = nullptr;     // [queries]
   float* values = nullptr;   // [queries, ValueStride(head_dim)]
+};
+
+// Heads against one chunk of keys and values. A block holds, for each head and from the offsets
+// given, keys [head_dim, kAttentionBlock] (the token innermost, so that one vector holds the scores
+// of neighbouring tokens) and values [kAttentionBlock, ValueStride]. Of each block first the keys
+// of all heads are read, in the order of `heads`, and later the values: neighbouring heads in order
+// make runs that the processor's prefetching follows.
+struct AttentionChunk {
+  const uint8_t* const* blocks = nullptr;  // the chunk's; as many as the longest query reaches
+  size_t head_dim = 0;
+  const AttentionHead* heads = nullptr;  // [head_count]
+  size_t head_count = 0;
+  const uint8_t* next = nullptr;  // keys that will be read after this chunk: asked for, no more
 };
 
 // The softmax of one query over all chunks so far.

@@ -2,7 +2,8 @@
 # Sets up, builds and tests.
 #   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
 #   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
-#   tools/test.sh --all              also the whole product under ASan+UBSan, clang-tidy on the tests, and long fuzzing
+#   tools/test.sh --all              also the long runs of tests, the whole product under ASan+UBSan, clang-tidy on the tests,
+#                                    and long fuzzing
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$KVMESH_ROOT/tools/lib/packages.sh"
 . "$KVMESH_ROOT/tools/lib/rust.sh"
@@ -25,6 +26,7 @@ if [ ${#ctest_arguments[@]} = 0 ]; then
   build_sanitized tsan
 fi
 if $all; then
+  export KVMESH_TEST_ALL=1  # the long runs of tests that have some
   say "clang-tidy on everything"
   "$KVMESH_ROOT/tools/lint" --all || fail "clang-tidy has findings; they are above."
   say "The whole product under ASan and UBSan"

@@ -149,6 +149,9 @@ struct RunFlags {
   uint32_t tokens = 128;
   int rounds = 5;
   int sessions = 4;
+  // Of the engine alone.
+  std::string numerics;
+  std::string kv_dtype = "f16";
 };
 
 // Becomes kvmesh-bench-engine, which measures the engine alone. Returns only when that cannot be
@@ -165,9 +168,28 @@ int RunEngineBench(const std::string& what, const RunFlags& flags, Context& cont
                                         "--tokens",
                                         absl::StrCat(flags.tokens),
                                         "--rounds",
-                                        absl::StrCat(flags.rounds)};
+                                        absl::StrCat(flags.rounds),
+                                        "--sessions",
+                                        absl::StrCat(flags.sessions),
+                                        "--kv-dtype",
+                                        flags.kv_dtype};
+  if (!flags.numerics.empty()) {
+    arguments.insert(arguments.end(), {"--numerics", flags.numerics});
+  }
   if (context.json) arguments.emplace_back("--json");
   return Report(Become(arguments), context.json, false);
+}
+
+void AddEngineFlags(CLI::App& command, RunFlags& flags) {
+  CLI::Option* model = command.get_option("--model");
+  command
+      .add_option("--numerics", flags.numerics,
+                  "With --model: numerics id, or ID:SET; empty: the machine's best")
+      ->needs(model);
+  command.add_option("--kv-dtype", flags.kv_dtype, "With --model: of keys and values")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f16", "bf16", "f32"}))
+      ->needs(model);
 }
 
 void AddRounds(CLI::App& command, RunFlags& flags) {
@@ -204,9 +226,17 @@ void AddBenchFlat(CLI::App& bench, Action* chosen) {
 
 void AddBenchDecode(CLI::App& bench, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
+  flags->sessions = 1;
   CLI::App* command = bench.add_subcommand(
       "decode", "Tokens per second after the first: of a mesh, or of the engine alone");
   AddEngineTargetFlags(*command, flags->target);
+  AddEngineFlags(*command, *flags);
+  command
+      ->add_option("--sessions", flags->sessions,
+                   "With --model: sessions decoded side by side, a row each in every step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024))
+      ->needs(command->get_option("--model"));
   AddPromptTokens(*command, *flags);
   AddTokens(*command, *flags);
   AddRounds(*command, *flags);
@@ -223,13 +253,16 @@ void AddBenchDecode(CLI::App& bench, Action* chosen) {
 void AddBenchPrefill(CLI::App& bench, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
   flags->prompt_tokens = 512;
+  flags->sessions = 1;
   CLI::App* command = bench.add_subcommand(
       "prefill", "Prompt tokens per second: of a mesh, or of the engine alone");
   AddEngineTargetFlags(*command, flags->target);
+  AddEngineFlags(*command, *flags);
   AddPromptTokens(*command, *flags);
   AddRounds(*command, *flags);
   command->callback([=] {
     *chosen = [flags](Context& context) {
+      if (!flags->target.model.empty()) return RunEngineBench("prefill", *flags, context);
       return Finish(Prefill(flags->target, flags->prompt_tokens, flags->rounds, *context.interrupt),
                     context);
     };

@@ -17,6 +17,7 @@
 #include "services/shard/core/engine.h"
 #include "services/shard/engine/key_value_state.h"
 #include "services/shard/engine/layer_backend.h"
+#include "services/shard/engine/step_profile.h"
 
 namespace kvmesh::shard {
 
@@ -31,6 +32,7 @@ struct EngineOptions {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
   // Called now and then while weights are packed: how many of the layers are.
   std::function<void(uint32_t done, uint32_t of)> on_layer_loaded;
+  StepProfile* profile = nullptr;  // of own kernels: must outlive the engine; null: none is kept
 };
 
 // InvalidArgument: `layers` is empty or reaches beyond the model; too many threads. Unimplemented:

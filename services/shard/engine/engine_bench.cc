@@ -1,18 +1,26 @@
 #include "services/shard/engine/engine_bench.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/cpu_count.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "services/shard/engine/make_engine.h"
+#include "services/shard/engine/numerics.h"
 
 namespace kvmesh::shard {
 namespace {
 
+constexpr uint32_t kWarmUpPrompt = 32;
 constexpr uint32_t kWarmUpSteps = 4;
+constexpr uint32_t kSessionsMax = 1024;
 
 // Any ids do: time does not depend on them.
 std::vector<uint32_t> SomeTokens(uint32_t count, uint32_t vocab_size) {
@@ -21,64 +29,81 @@ std::vector<uint32_t> SomeTokens(uint32_t count, uint32_t vocab_size) {
   return tokens;
 }
 
-// Times single steps of one session.
-class TimedSession {
+// Sessions that hold the same tokens and are decoded side by side.
+class TimedSessions {
  public:
-  TimedSession(Engine& engine, const Clock& clock)
-      : engine_(engine), clock_(clock), state_(engine.NewState()) {}
+  // `profile`: the engine's.
+  TimedSessions(Engine& engine, StepProfile& profile, uint32_t count)
+      : engine_(engine), profile_(profile), items_(count), states_(count), next_(count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      states_[i] = engine.NewState();
+      items_[i].state = &states_[i];
+    }
+  }
 
-  // `stateless`: the rows alone, nothing held before or after.
-  absl::StatusOr<absl::Duration> Step(absl::Span<const uint32_t> tokens, bool want_logits,
-                                      bool stateless = false) {
-    StepItem item;
-    item.state = stateless ? nullptr : &state_;
-    item.past_len = stateless ? 0 : held_;
-    item.tokens = tokens;
-    item.want_logits = want_logits;
-    const MonoTime begin = clock_.Now();
-    engine_.Step({&item, 1});
-    const absl::Duration took = clock_.Now() - begin;
-    KVMESH_RETURN_IF_ERROR(item.status);
-    if (!stateless) held_ += tokens.size();
-    if (want_logits) {
-      next_ = static_cast<uint32_t>(std::max_element(item.logits.begin(), item.logits.end()) -
-                                    item.logits.begin());
+  // One session after another; adds the work of each.
+  absl::Status Prefill(absl::Span<const uint32_t> tokens, std::vector<TimedWork>& prompts) {
+    const size_t chunk = limits::ChunkTokens(engine_.info().config.hidden_size);
+    for (size_t i = 0; i < items_.size(); ++i) {
+      TimedWork& prompt = prompts.emplace_back();
+      profile_.costs = {};
+      for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
+        items_[i].past_len = begin;
+        items_[i].tokens = tokens.subspan(begin, chunk);
+        items_[i].want_logits = begin + chunk >= tokens.size();
+        KVMESH_ASSIGN_OR_RETURN(const absl::Duration took, Step(i, 1));
+        prompt.time += took;
+      }
+      prompt.costs = profile_.costs;
+    }
+    held_ = tokens.size();
+    return absl::OkStatus();
+  }
+
+  // A step of all sessions.
+  absl::StatusOr<TimedWork> Decode() {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      items_[i].past_len = held_;
+      items_[i].tokens = {&next_[i], 1};
+      items_[i].want_logits = true;
+    }
+    ++held_;
+    profile_.costs = {};
+    KVMESH_ASSIGN_OR_RETURN(const absl::Duration took, Step(0, items_.size()));
+    return TimedWork{.time = took, .costs = profile_.costs};
+  }
+
+ private:
+  absl::StatusOr<absl::Duration> Step(size_t first, size_t count) {
+    const MonoTime begin = profile_.clock.Now();
+    engine_.Step({items_.data() + first, count});
+    const absl::Duration took = profile_.clock.Now() - begin;
+    for (size_t i = first; i < first + count; ++i) {
+      KVMESH_RETURN_IF_ERROR(items_[i].status);
+      if (!items_[i].want_logits) continue;
+      const std::vector<float>& logits = items_[i].logits;
+      next_[i] =
+          static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     }
     return took;
   }
 
-  absl::StatusOr<absl::Duration> Prefill(absl::Span<const uint32_t> tokens) {
-    const size_t chunk = limits::ChunkTokens(engine_.info().config.hidden_size);
-    absl::Duration total;
-    for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
-      const bool last = begin + chunk >= tokens.size();
-      KVMESH_ASSIGN_OR_RETURN(const absl::Duration took, Step(tokens.subspan(begin, chunk), last));
-      total += took;
-    }
-    return total;
-  }
-
-  absl::StatusOr<absl::Duration> Decode() {
-    const uint32_t token = next_;
-    return Step({&token, 1}, /*want_logits=*/true);
-  }
-
- private:
   Engine& engine_;
-  const Clock& clock_;
-  SessionState state_;
+  StepProfile& profile_;
+  std::vector<StepItem> items_;
+  std::vector<SessionState> states_;
+  std::vector<uint32_t> next_;
   uint64_t held_ = 0;
-  uint32_t next_ = 0;
 };
 
 absl::Status CheckOptions(const model::ModelConfig& config, const EngineBenchOptions& options) {
-  uint64_t longest = uint64_t{options.prompt_tokens} + options.decode_tokens;
-  bool empty = options.prompt_tokens == 0;
-  for (const uint32_t length : options.stateless_lengths) {
-    longest = std::max<uint64_t>(longest, length);
-    empty |= length == 0;
+  if (options.prompt_tokens == 0) return absl::InvalidArgumentError("a prompt without a token");
+  if (options.rounds == 0) return absl::InvalidArgumentError("a measurement without a round");
+  if (options.sessions == 0 || options.sessions > kSessionsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.sessions, " sessions, not 1 to ", kSessionsMax));
   }
-  if (empty) return absl::InvalidArgumentError("a measurement without a token");
+  const uint64_t longest = uint64_t{options.prompt_tokens} + options.decode_tokens;
   if (longest > config.context_length) {
     return absl::InvalidArgumentError(
         absl::StrCat(longest, " tokens, the model's context is ", config.context_length));
@@ -86,17 +111,27 @@ absl::Status CheckOptions(const model::ModelConfig& config, const EngineBenchOpt
   return absl::OkStatus();
 }
 
-absl::Status WarmUp(Engine& engine, const Clock& clock, absl::Span<const uint32_t> prompt) {
-  TimedSession session(engine, clock);
-  KVMESH_RETURN_IF_ERROR(session.Prefill(prompt.subspan(0, 32)).status());
+// The most memory that the process ever had, files that it reads included; 0 where it is not known.
+uint64_t PeakMemoryBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
+  }
+  return 0;
+}
+
+absl::Status WarmUp(Engine& engine, StepProfile& profile, MonoTime start,
+                    EngineBenchResult& result) {
+  TimedSessions session(engine, profile, 1);
+  std::vector<TimedWork> prompts;
+  KVMESH_RETURN_IF_ERROR(
+      session.Prefill(SomeTokens(kWarmUpPrompt, engine.info().config.vocab_size), prompts));
+  result.first_token = profile.clock.Now() - start;
+  result.peak_memory_bytes = PeakMemoryBytes();
   for (uint32_t step = 0; step < kWarmUpSteps; ++step) {
     KVMESH_RETURN_IF_ERROR(session.Decode().status());
   }
   return absl::OkStatus();
-}
-
-double PerSecond(size_t count, absl::Duration took) {
-  return static_cast<double>(count) / std::max(1e-9, absl::ToDoubleSeconds(took));
 }
 
 }  // namespace
@@ -106,30 +141,34 @@ absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
                                                 const Clock& clock) {
   const model::ModelConfig& config = model.config();
   KVMESH_RETURN_IF_ERROR(CheckOptions(config, options));
-  KVMESH_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                          MakeEngine(model, {0, config.layer_count}, options.engine));
-  const std::vector<uint32_t> prompt = SomeTokens(options.prompt_tokens, config.vocab_size);
-  KVMESH_RETURN_IF_ERROR(WarmUp(*engine, clock, prompt));
-
+  KVMESH_ASSIGN_OR_RETURN(const Numerics numerics, NumericsNamed(options.engine.numerics));
   EngineBenchResult result;
-  TimedSession session(*engine, clock);
-  KVMESH_ASSIGN_OR_RETURN(const absl::Duration prefill, session.Prefill(prompt));
-  result.prefill_tokens_per_second = PerSecond(prompt.size(), prefill);
-  absl::Duration decode;
-  for (uint32_t step = 0; step < options.decode_tokens; ++step) {
-    KVMESH_ASSIGN_OR_RETURN(const absl::Duration took, session.Decode());
-    result.decode_steps.push_back(took);
-    decode += took;
+  result.numerics_id = numerics.id;
+  result.set = numerics.set;
+  result.threads = options.engine.threads != 0 ? options.engine.threads : UsableCpuCount();
+
+  StepProfile profile{.clock = clock};
+  EngineOptions engine_options = options.engine;
+  engine_options.profile = &profile;
+  const MonoTime start = clock.Now();
+  KVMESH_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                          MakeEngine(model, {0, config.layer_count}, engine_options));
+  result.load = clock.Now() - start;
+  result.weight_bytes = engine->info().weight_bytes_held;
+  KVMESH_RETURN_IF_ERROR(WarmUp(*engine, profile, start, result));
+
+  const std::vector<uint32_t> prompt = SomeTokens(options.prompt_tokens, config.vocab_size);
+  for (uint32_t round = 0; round < options.rounds; ++round) {
+    TimedSessions sessions(*engine, profile, options.sessions);
+    KVMESH_RETURN_IF_ERROR(sessions.Prefill(prompt, result.prefill));
+    for (uint32_t step = 0; step < options.decode_tokens; ++step) {
+      KVMESH_ASSIGN_OR_RETURN(const TimedWork timed, sessions.Decode());
+      result.decode.push_back(timed);
+    }
   }
-  if (options.decode_tokens > 0) {
-    result.decode_tokens_per_second = PerSecond(options.decode_tokens, decode);
-  }
-  for (const uint32_t length : options.stateless_lengths) {
-    const std::vector<uint32_t> tokens = SomeTokens(length, config.vocab_size);
-    KVMESH_ASSIGN_OR_RETURN(const absl::Duration took,
-                            session.Step(tokens, /*want_logits=*/true, /*stateless=*/true));
-    result.stateless_steps.push_back(took);
-  }
+  ComputePool pool(result.threads, [] {});
+  KVMESH_ASSIGN_OR_RETURN(result.bounds,
+                          MeasureBounds(pool, result.set, result.weight_bytes, clock));
   return result;
 }
 

@@ -59,7 +59,7 @@ NativeBackend::NativeBackend(const model::ModelConfig& config, LayerRange layers
                {.kv_heads = config.kv_head_count,
                 .head_dim = config.head_dim,
                 .dtype = options.kv_dtype},
-               config.head_count) {}
+               config.head_count, options.profile) {}
 
 absl::StatusOr<PackedMatrix> LoadMatrix(const model::Tensor& tensor, const Sha256Digest& digest,
                                         WeightsLoader& loader) {
@@ -117,7 +117,7 @@ absl::Status NativeBackend::Load(const model::Model& model, const EngineOptions&
 void NativeBackend::Logits(const float* hidden, size_t rows, float* out) {
   context_.Normalise(hidden, output_norm_, eps_, rows);
   const Product products[] = {{&output_, out}};
-  Multiply(pool_, context_.multiply, context_.numerics, context_.normed.data(), rows, products);
+  context_.Multiply(context_.normed.data(), rows, products);
 }
 
 }  // namespace

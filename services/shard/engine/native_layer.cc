@@ -37,12 +37,46 @@ absl::StatusOr<std::vector<float>> LoadVector(const model::Model& model, WeightR
 }
 
 NativeContext::NativeContext(ComputePool& compute_pool, Numerics numbers,
-                             const KeyValueLayout& kv_layout, size_t heads)
+                             const KeyValueLayout& kv_layout, size_t heads,
+                             StepProfile* step_profile)
     : pool(compute_pool),
       numerics(std::move(numbers)),
       kernels(StepKernelsOf(numerics.set)),
       layout(kv_layout),
-      attention(pool, kernels, layout, heads) {}
+      attention(pool, kernels, layout, heads),
+      profile(step_profile),
+      heads_(heads) {}
+
+void NativeContext::Multiply(const float* x, size_t rows, absl::Span<const Product> products) {
+  if (profile == nullptr) {
+    shard::Multiply(pool, multiply_scratch, numerics, x, rows, products);
+    return;
+  }
+  const MonoTime begin = profile->clock.Now();
+  shard::Multiply(pool, multiply_scratch, numerics, x, rows, products);
+  profile->costs.products += profile->clock.Now() - begin;
+  for (const Product& product : products) {
+    const PackedMatrix& weights = *product.weights;
+    const bool rounds = numerics.rounds_to_16 && model::InfoOf(weights.type()).block_size > 1;
+    (rounds ? profile->costs.word_operations : profile->costs.float_operations) +=
+        2 * rows * weights.rows() * weights.columns();
+    profile->costs.weight_bytes += weights.bytes();
+  }
+}
+
+void NativeContext::Attend(absl::Span<const LayerRow> rows) {
+  if (profile == nullptr) {
+    attention.Run(rows, query.data(), attended.data());
+    return;
+  }
+  const MonoTime begin = profile->clock.Now();
+  attention.Run(rows, query.data(), attended.data());
+  profile->costs.attention += profile->clock.Now() - begin;
+  uint64_t tokens = 0;
+  for (const LayerRow& row : rows) tokens += row.position + 1;
+  profile->costs.attended_bytes += tokens * 2 * layout.row_bytes();
+  profile->costs.attention_operations += tokens * 4 * heads_ * layout.head_dim;
+}
 
 void NativeContext::Normalise(const float* x, const std::vector<float>& weight, float eps,
                               size_t rows) {
@@ -124,10 +158,9 @@ void NativeLayer::Run(NativeContext& context, absl::Span<const LayerRow> rows) c
 void NativeLayer::RunTile(NativeContext& context, absl::Span<const LayerRow> rows) const {
   ProjectQueryKeyValue(context, rows);
   RotateAndKeep(context, rows);
-  context.attention.Run(rows, context.query.data(), context.attended.data());
+  context.Attend(rows);
   const Product output[] = {{&o_, context.added.data()}};
-  Multiply(context.pool, context.multiply, context.numerics, context.attended.data(), rows.size(),
-           output);
+  context.Multiply(context.attended.data(), rows.size(), output);
   FeedForward(context, rows);
 }
 
@@ -139,8 +172,7 @@ void NativeLayer::ProjectQueryKeyValue(NativeContext& context,
   });
   const Product products[] = {
       {&q_, context.query.data()}, {&k_, context.key.data()}, {&v_, context.value.data()}};
-  Multiply(context.pool, context.multiply, context.numerics, context.normed.data(), rows.size(),
-           products);
+  context.Multiply(context.normed.data(), rows.size(), products);
 }
 
 void NativeLayer::RotateAndKeep(NativeContext& context, absl::Span<const LayerRow> rows) const {
@@ -173,15 +205,13 @@ void NativeLayer::FeedForward(NativeContext& context, absl::Span<const LayerRow>
                      context.normed.data() + row * hidden_size_);
   });
   const Product products[] = {{&gate_, context.gate.data()}, {&up_, context.up.data()}};
-  Multiply(context.pool, context.multiply, context.numerics, context.normed.data(), rows.size(),
-           products);
+  context.Multiply(context.normed.data(), rows.size(), products);
   context.ForEachRow(rows.size(), [&](size_t row, uint32_t) {
     const size_t at = row * gate_.rows();
     kernels.silu_multiply(context.gate.data() + at, context.up.data() + at, gate_.rows());
   });
   const Product down[] = {{&down_, context.added.data()}};
-  Multiply(context.pool, context.multiply, context.numerics, context.gate.data(), rows.size(),
-           down);
+  context.Multiply(context.gate.data(), rows.size(), down);
   context.ForEachRow(rows.size(), [&](size_t row, uint32_t) {
     kernels.add(rows[row].hidden, context.added.data() + row * hidden_size_, hidden_size_);
   });

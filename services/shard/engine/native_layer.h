@@ -15,6 +15,7 @@
 #include "services/shard/engine/layer_backend.h"
 #include "services/shard/engine/multiply.h"
 #include "services/shard/engine/packed_matrix.h"
+#include "services/shard/engine/step_profile.h"
 #include "services/shard/engine/weights_loader.h"
 
 namespace kvmesh::shard {
@@ -29,7 +30,8 @@ struct NativeContext {
   const StepKernels& kernels;
   const KeyValueLayout layout;
   BlockAttention attention;
-  MultiplyScratch multiply;
+  MultiplyScratch multiply_scratch;
+  StepProfile* const profile;  // null: none is kept
   std::atomic<uint64_t> kv_saturated{0};
 
   // Numbers of a tile of rows; each grows to what is needed.
@@ -43,15 +45,22 @@ struct NativeContext {
   std::vector<float> added;      // [rows, hidden_size]
   std::vector<uint8_t> rounded;  // [threads, 2 * row_bytes]
 
-  // `compute_pool` must outlive this.
+  // `compute_pool` and `step_profile` must outlive this.
   NativeContext(ComputePool& compute_pool, Numerics numbers, const KeyValueLayout& kv_layout,
-                size_t heads);
+                size_t heads, StepProfile* step_profile);
 
   // Runs function(row, worker) for each row, on all threads if there are enough.
   void ForEachRow(size_t rows, ComputePool::Task function);
 
+  // Multiply and BlockAttention::Run, profiled.
+  void Multiply(const float* x, size_t rows, absl::Span<const Product> products);
+  void Attend(absl::Span<const LayerRow> rows);
+
   // normed = rms_norm(x) of each row, [rows, weight's size].
   void Normalise(const float* x, const std::vector<float>& weight, float eps, size_t rows);
+
+ private:
+  const size_t heads_;
 };
 
 // Immutable; thread-safe.

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "services/shard/engine/kernels/peaks.h"
+#include "services/shard/engine/machine_bounds.h"
 #include "services/shard/engine/multiply.h"
-#include "tests/bench/engine/peaks.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -124,39 +125,13 @@ class Matrices {
   size_t operations_ = 0;
 };
 
-// As many bytes as the weights have, read by all threads in shares of 256 KiB.
-class Reading {
- public:
-  Reading(ComputePool& pool, const Peaks& peaks, size_t bytes)
-      : pool_(pool),
-        peaks_(peaks),
-        shares_((bytes + kShare - 1) / kShare),
-        data_(*arena_.Allocate(shares_ * kShare)) {
-    std::fill_n(data_.get(), shares_ * kShare, uint8_t{1});
-  }
-  void Run() {
-    pool_.Run(shares_, [this](size_t share, uint32_t worker) {
-      benchmark::DoNotOptimize(peaks_.read(data_.get() + share * kShare, kShare));
-    });
-  }
-  size_t bytes() const { return shares_ * kShare; }
-
- private:
-  static constexpr size_t kShare = size_t{256} << 10;
-  ComputePool& pool_;
-  const Peaks& peaks_;
-  WeightArena arena_;
-  size_t shares_;
-  std::shared_ptr<uint8_t> data_;
-};
-
 // A decode step's products with `rows` rows: bound by reading.
 void BM_FewRows(benchmark::State& state, Numerics numerics, WeightType type) {
   const auto threads = static_cast<uint32_t>(state.range(0));
   const auto rows = static_cast<size_t>(state.range(1));
   ComputePool pool(threads, [] {});
   Matrices matrices(pool, numerics, type, rows, SmolLm2(type));
-  Reading reading(pool, PeaksOf(numerics.set), matrices.bytes());
+  Reading reading = *Reading::Make(pool, PeaksOf(numerics.set), matrices.bytes());
   double products = 1e9;
   double bound = 1e9;
   for (auto _ : state) {

@@ -1,4 +1,4 @@
-#include "tests/bench/engine/peaks.h"
+#include "services/shard/engine/kernels/peaks.h"
 
 namespace kvmesh::shard {
 

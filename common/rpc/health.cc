@@ -1,5 +1,7 @@
 #include "common/rpc/health.h"
 
+#include <utility>
+
 namespace kvmesh::rpc {
 
 using grpc::health::v1::HealthCheckRequest;
@@ -73,12 +75,13 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
 };
 
 bool HealthService::Known(const std::string& name) const {
-  return name.empty() || names_.count(name) > 0;
+  return name.empty() || name == kLivenessName || names_.count(name) > 0;
 }
 
 HealthService::Status HealthService::StatusOf(const std::string& name) const {
   if (!Known(name)) return HealthCheckResponse::SERVICE_UNKNOWN;
-  return serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+  const bool good = name == kLivenessName ? alive_ : serving_;
+  return good ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
 void HealthService::SetNames(std::vector<std::string> names) {
@@ -89,6 +92,16 @@ void HealthService::SetNames(std::vector<std::string> names) {
 void HealthService::SetServing(bool serving) {
   MutexLock lock(&mutex_);
   serving_ = serving;
+  PublishAll();
+}
+
+void HealthService::SetAlive(bool alive) {
+  MutexLock lock(&mutex_);
+  if (std::exchange(alive_, alive) == alive) return;
+  PublishAll();
+}
+
+void HealthService::PublishAll() {
   for (Watcher* watcher : watchers_) watcher->Publish(StatusOf(watcher->name()));
 }
 

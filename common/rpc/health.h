@@ -1,5 +1,7 @@
 // The standard health protocol as an ordinary service of ours, so that reflection can describe it.
-// Thread-safe.
+// Two questions are answered: whether the process takes work ("" and its services' names), and, by
+// the name "liveness", whether it is worth keeping: a process that loads, drains or waits for
+// others is, one that hangs is not. Thread-safe.
 #pragma once
 
 #include <map>
@@ -12,11 +14,15 @@
 
 namespace kvmesh::rpc {
 
+constexpr char kLivenessName[] = "liveness";
+
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
-  // Names other than these and "" are NOT_FOUND.
+  // Names other than these, "" and "liveness" are NOT_FOUND.
   void SetNames(std::vector<std::string> names);
   void SetServing(bool serving);
+  // What "liveness" answers. True at the start.
+  void SetAlive(bool alive);
   // Ends every Watch, so that the server can shut down.
   void Stop();
 
@@ -31,11 +37,13 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   class Watcher;
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
+  void PublishAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Known(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status StatusOf(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool alive_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
   std::set<Watcher*> watchers_ ABSL_GUARDED_BY(mutex_);

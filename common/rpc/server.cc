@@ -45,11 +45,16 @@ absl::Status CheckPort(const std::string& address) {
 }
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
+                                                     absl::Duration connection_age,
                                                      const std::vector<grpc::Service*>& services,
                                                      int* port) {
   KVMESH_RETURN_IF_ERROR(CheckPort(address));
   grpc::ServerBuilder builder;
   ApplyLimits(builder);
+  if (connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(connection_age)));
+  }
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -88,11 +93,12 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     names.push_back(named.name);
   }
   result->health_->SetNames(std::move(names));
-  auto server = Listen(options.listen, all, &result->port_);
+  auto server = Listen(options.listen, options.connection_age, all, &result->port_);
   if (!server.ok()) return server.status();
   result->server_ = std::move(*server);
   if (!options.health_listen.empty()) {
-    auto health = Listen(options.health_listen, {result->health_.get()}, &result->health_port_);
+    auto health = Listen(options.health_listen, absl::InfiniteDuration(), {result->health_.get()},
+                         &result->health_port_);
     if (!health.ok()) return health.status();
     result->health_server_ = std::move(*health);
   }
@@ -107,6 +113,10 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
 
 void RpcServer::SetServing(bool serving) {
   health_->SetServing(serving);
+}
+
+void RpcServer::SetAlive(bool alive) {
+  health_->SetAlive(alive);
 }
 
 void RpcServer::Shutdown(absl::Duration grace) {

@@ -22,6 +22,9 @@ struct ServerOptions {
   std::string listen;          // host:port; port 0: any free one
   std::string health_listen;   // empty: none
   std::string metrics_listen;  // empty: none
+  // A connection older than that is closed softly: its calls go on, new ones open another, which
+  // may reach another process behind the same name. Infinite: never.
+  absl::Duration connection_age = absl::InfiniteDuration();
 };
 
 // A service and its full proto name, under which health knows it.
@@ -40,6 +43,8 @@ class RpcServer {
 
   // What health answers, for the whole process and for every service by name. False at the start.
   void SetServing(bool serving);
+  // What health answers for "liveness". True at the start.
+  void SetAlive(bool alive);
 
   int port() const { return port_; }
   int health_port() const { return health_port_; }    // 0: none

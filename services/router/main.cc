@@ -22,6 +22,7 @@ struct Flags {
   uint32_t generations_max = 64;
   uint32_t queue_max = 256;
   int generation_seconds_max = 3600;
+  int connection_age_seconds = 0;
   int resolve_ms = 2000;
   int heartbeat_ms = 2000;
   int step_watchdog_ms = 5000;
@@ -88,6 +89,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Longest time of one generation; also the deadline of calls without one")
       ->capture_default_str()
       ->check(CLI::Range(1, 7 * 24 * 3600));
+  app.add_option(
+         "--connection-age-seconds", flags.connection_age_seconds,
+         "Seconds after which a client's connection is closed softly, so that its next call "
+         "may reach another router behind the same name; running calls go on. 0: never")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 24 * 3600));
   app.add_option("--resolve-ms", flags.resolve_ms,
                  "Milliseconds between two look-ups of the names of --shards")
       ->capture_default_str()
@@ -137,6 +144,9 @@ absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   options.registry.queue_max = flags.queue_max;
   options.registry.limits.step_watchdog_min = absl::Milliseconds(flags.step_watchdog_ms);
   options.generation_time_max = absl::Seconds(flags.generation_seconds_max);
+  if (flags.connection_age_seconds > 0) {
+    options.server.connection_age = absl::Seconds(flags.connection_age_seconds);
+  }
   if (absl::Status status = SetCheckpointOptions(flags, options); !status.ok()) return status;
   return options;
 }

@@ -44,6 +44,7 @@ struct Flags {
   int orphan_ttl_seconds = 30;
   uint64_t bytes_max = UsableMemoryBytes() / 4;
   int compute_stall_seconds = 60;
+  int liveness_stall_seconds = 120;
   CheckpointFlags checkpoints;
 };
 
@@ -100,6 +101,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "A frame that runs for longer makes health NOT_SERVING")
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
+  app.add_option("--liveness-stall-seconds", flags.liveness_stall_seconds,
+                 "A frame that runs for longer makes health NOT_SERVING for \"liveness\" too: the "
+                 "process should be started anew")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 3600));
 }
 
 // InvalidArgument: not two numbers with `separator` between them.
@@ -142,6 +148,7 @@ ShardServerOptions OptionsFrom(const Flags& flags) {
   options.ttl = absl::Seconds(flags.ttl_seconds);
   options.orphan_ttl = absl::Seconds(flags.orphan_ttl_seconds);
   options.compute_stall = absl::Seconds(flags.compute_stall_seconds);
+  options.liveness_stall = absl::Seconds(flags.liveness_stall_seconds);
   Apply(flags.checkpoints, &options);
   options.threads = flags.threads == 0 ? UsableCpuCount() : flags.threads;
   return options;

@@ -32,6 +32,10 @@ std::string Label(const absl::string_view (&known)[kCount], absl::string_view va
                                                                                 : std::string(name);
 }
 
+prometheus::Counter& LookupsOf(metrics::Metrics& all, const char* result) {
+  return all.Counter("lookups_total", "Look-ups by their answer", {{"result", result}});
+}
+
 }  // namespace
 
 RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
@@ -63,7 +67,10 @@ RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
       repairs(all.Counter("repairs_total",
                           "Steps that went on from fragments of hops that lost their state")),
       lookup(all.Histogram("lookup_seconds", "From a look-up to the arbiter's answer",
-                           metrics::LatencyBuckets())) {}
+                           metrics::LatencyBuckets())) {
+  // There from the start, so that a rate of errors is zero and not unknown.
+  for (const char* result : {"hit", "miss", "error"}) LookupsOf(all, result);
+}
 
 void RouterMetrics::Count(const Event& event) {
   switch (event.kind) {
@@ -112,8 +119,7 @@ void RouterMetrics::CountReuse(const Reuse& reuse) {
 void RouterMetrics::CountLookup(const absl::StatusOr<std::optional<FoundRow>>& found,
                                 absl::Duration latency) {
   lookup.Observe(absl::ToDoubleSeconds(latency));
-  const char* result = !found.ok() ? "error" : found->has_value() ? "hit" : "miss";
-  all.Counter("lookups_total", "Look-ups by their answer", {{"result", result}}).Increment();
+  LookupsOf(all, !found.ok() ? "error" : found->has_value() ? "hit" : "miss").Increment();
 }
 
 void RouterMetrics::CountGeneration(absl::string_view result) {

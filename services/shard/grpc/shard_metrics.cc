@@ -19,6 +19,8 @@ ShardMetrics::ShardMetrics()
       streams_(metrics_.Gauge("streams", "Forward streams open")),
       queued_(metrics_.Gauge("queued_frames", "Frames that wait to run")),
       draining_(metrics_.Gauge("draining", "1 while the shard refuses new streams")),
+      computing_(metrics_.Gauge("computing_seconds",
+                                "For how long the engine has run the frame it is at, in seconds")),
       saves_in_flight_(metrics_.Gauge("saves_in_flight", "Snapshots that are being stored")),
       save_bytes_in_flight_(
           metrics_.Gauge("save_in_flight_bytes", "Bytes of state that are being stored")),
@@ -135,6 +137,10 @@ void ShardMetrics::Export(const Hop& hop, uint64_t kv_saturated) {
 
 void ShardMetrics::ObserveCompute(bool decode, absl::Duration time) {
   (decode ? decode_seconds_ : prefill_seconds_).Observe(absl::ToDoubleSeconds(time));
+}
+
+void ShardMetrics::SetComputing(absl::Duration time) {
+  computing_.Set(absl::ToDoubleSeconds(time));
 }
 
 void ShardMetrics::ObserveWait(absl::Duration time) {

@@ -20,6 +20,8 @@ class ShardMetrics {
   // Brings counters and gauges up to what the hop says, and the engine (Engine::kv_saturated).
   void Export(const Hop& hop, uint64_t kv_saturated);
   void ObserveCompute(bool decode, absl::Duration time);
+  // For how long the engine has run the frame it is at; zero when it idles.
+  void SetComputing(absl::Duration time);
   void ObserveWait(absl::Duration time);
   // From sending a step to the next hop to its answer: that hop and all behind it.
   void ObserveDownstream(absl::Duration time);
@@ -51,6 +53,7 @@ class ShardMetrics {
   prometheus::Gauge& streams_;
   prometheus::Gauge& queued_;
   prometheus::Gauge& draining_;
+  prometheus::Gauge& computing_;
   prometheus::Gauge& saves_in_flight_;
   prometheus::Gauge& save_bytes_in_flight_;
   prometheus::Histogram& prefill_seconds_;

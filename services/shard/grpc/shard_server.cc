@@ -212,7 +212,10 @@ void ShardServer::Drain() {
 // Health is honest: not serving while draining, and while a frame runs for longer than any should.
 void ShardServer::TickLoop() {
   for (int tick = 0;; ++tick) {
-    const bool stalled = runtime_->ComputingFor() > options_.compute_stall;
+    const absl::Duration computing = runtime_->ComputingFor();
+    metrics_.SetComputing(computing);
+    server_->SetAlive(computing <= options_.liveness_stall);
+    const bool stalled = computing > options_.compute_stall;
     const bool serving = !stalled && !runtime_->Snapshot().draining;
     bool changed = false;
     {

@@ -32,7 +32,8 @@ struct ShardServerOptions {
   absl::Duration stream_idle_max = absl::Seconds(600);
   // A frame that runs for longer makes health NOT_SERVING.
   absl::Duration compute_stall = absl::Seconds(60);
-  uint32_t threads = 0;  // of the engine, for Describe
+  absl::Duration liveness_stall = absl::Seconds(120);  // health says "start me anew"
+  uint32_t threads = 0;                                // of the engine, for Describe
   CheckpointOptions checkpoints;
   std::string meta_address;     // of the arbiter; empty: none
   uint32_t align_tokens = 256;  // of cut points

@@ -60,6 +60,47 @@ TEST_F(RpcServerTest, HealthFollowsSetServingOnBothPorts) {
   }
 }
 
+TEST_F(RpcServerTest, LivenessIsAQuestionOfItsOwn) {
+  const auto liveness = [this] {
+    HealthCheckResponse response;
+    EXPECT_TRUE(Check(server_->health_port(), "liveness", &response).ok());
+    return response.status();
+  };
+  server_->SetServing(false);  // loads, drains, or waits for others
+  EXPECT_EQ(liveness(), HealthCheckResponse::SERVING);
+  server_->SetAlive(false);
+  EXPECT_EQ(liveness(), HealthCheckResponse::NOT_SERVING);
+  server_->SetServing(true);
+  EXPECT_EQ(liveness(), HealthCheckResponse::NOT_SERVING);
+  server_->SetAlive(true);
+  EXPECT_EQ(liveness(), HealthCheckResponse::SERVING);
+}
+
+// The channel is told to go elsewhere, so a client behind a name finds other servers; its call that
+// runs is not cut.
+TEST(RpcServer, AnOldConnectionIsClosedSoftlyWhileItsCallsGoOn) {
+  metrics::Metrics metrics("test");
+  auto server = RpcServer::Start(
+      {.listen = "127.0.0.1:0", .connection_age = absl::Milliseconds(300)}, {}, metrics);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", (*server)->port()));
+  auto stub = Health::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  auto reader = stub->Watch(&context, HealthCheckRequest());
+  HealthCheckResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  // The connection ages until the channel leaves it.
+  EXPECT_TRUE(channel->WaitForStateChange(
+      GRPC_CHANNEL_READY, std::chrono::system_clock::now() + std::chrono::seconds(60)));
+  (*server)->SetServing(true);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  (*server)->Shutdown(absl::Seconds(5));
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
 TEST_F(RpcServerTest, AnUnknownServiceIsNotFound) {
   HealthCheckResponse response;
   EXPECT_EQ(Check(server_->port(), "no.such.Service", &response).error_code(),

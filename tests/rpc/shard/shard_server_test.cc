@@ -223,14 +223,17 @@ TEST_F(ShardServerTest, DrainEndsStreamsRefusesNewOnesAndIsNotServing) {
   EXPECT_TRUE(shard.server->WaitUntilQuiet(kPatience));
 }
 
+// Not serving after a minute; not worth keeping after two.
 TEST_F(ShardServerTest, AFrameThatRunsForTooLongMakesHealthNotServing) {
   const TestShard shard = StartWhole();
   auto health = grpc::health::v1::Health::NewStub(rpc::MakeChannel(shard.address));
-  const auto serving = [&] {
+  const auto good = [&](const char* service) {
     grpc::ClientContext context;
     SetDeadline(context);
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(service);
     grpc::health::v1::HealthCheckResponse response;
-    return health->Check(&context, {}, &response).ok() &&
+    return health->Check(&context, request, &response).ok() &&
            response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
   };
   ForwardClient client(*shard.stub);
@@ -238,11 +241,16 @@ TEST_F(ShardServerTest, AFrameThatRunsForTooLongMakesHealthNotServing) {
   gate_.Close();
   client.Send(MakeFrame(CacheMode::kPrefill, kPrompt, 0, 0, kAll));
   ASSERT_TRUE(Eventually([&] { return gate_.held(); }));
-  EXPECT_TRUE(Eventually(serving));
+  EXPECT_TRUE(Eventually([&] { return good(""); }));
   clock_.Advance(absl::Seconds(61));
-  EXPECT_TRUE(Eventually([&] { return !serving(); }));
+  EXPECT_TRUE(Eventually([&] { return !good(""); }));
+  EXPECT_TRUE(good("liveness"));
+  EXPECT_TRUE(Eventually([&] { return Metric(shard, "computing_seconds") >= 61; }));
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_TRUE(Eventually([&] { return !good("liveness"); }));
   gate_.Open();
-  EXPECT_TRUE(Eventually(serving));
+  EXPECT_TRUE(Eventually([&] { return good("") && good("liveness"); }));
+  EXPECT_TRUE(Eventually([&] { return Metric(shard, "computing_seconds") == 0; }));
 }
 
 TEST_F(ShardServerTest, AnEngineThatCannotCacheMakesTheShardStateless) {

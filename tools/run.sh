@@ -31,7 +31,7 @@ done
 mkdir -p "$KVMESH_ROOT/build/logs"
 install_packages "${KVMESH_BUILD_PACKAGES[@]}"
 install_rust
-build_preset release kvmesh kvmesh-router kvmesh-shard kvmesh-meta kvmesh-blob
+build_release
 fetch_model
 if $setup_only; then
   say "Ready: tools/run.sh \"your prompt\" answers at once"

@@ -9,6 +9,7 @@
 . "$KVMESH_ROOT/tools/lib/rust.sh"
 . "$KVMESH_ROOT/tools/lib/fetch_model.sh"
 . "$KVMESH_ROOT/tools/lib/build.sh"
+. "$KVMESH_ROOT/tools/lib/deploy_tools.sh"
 
 all=false
 ctest_arguments=()
@@ -20,6 +21,7 @@ mkdir -p "$KVMESH_ROOT/build/logs"
 install_packages "${KVMESH_BUILD_PACKAGES[@]}" "${KVMESH_TEST_PACKAGES[@]}"
 install_rust
 fetch_model
+install_deploy_tools
 build_preset dev
 if [ ${#ctest_arguments[@]} = 0 ]; then
   build_sanitized asan

@@ -1,5 +1,9 @@
 # Configuring and building one preset. Sourced after common.sh.
 
+# What users run.
+KVMESH_PROGRAMS=(kvmesh kvmesh-router kvmesh-shard kvmesh-meta kvmesh-blob)
+build_release() { build_preset release "${KVMESH_PROGRAMS[@]}"; }
+
 # build_preset PRESET [TARGET…]: quiet when there is nothing to do, progress lines otherwise.
 build_preset() {
   local preset=$1 dir="$KVMESH_ROOT/build/$1"

@@ -10,16 +10,30 @@ KVMESH_BUILD_PACKAGES=(
   libtorch-dev libopenblas0-pthread  # the default BLAS is the reference one, eighty times slower
 )
 
+# What the built programs load, on Debian 12: of the image and of plain machines. tools/test-image runs them with these alone.
+KVMESH_RUNTIME_PACKAGES=(
+  libgrpc++1.51 libprotobuf32 libabsl20220623 libgoogle-glog0v6 libprometheus-cpp-core1.0 libssl3 libisal2
+  libtorch1.13 libopenblas0-pthread
+)
+
 # Further ones, for tests and checks.
 KVMESH_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev
   xz-utils                                       # large test data is kept compressed
+  prometheus                                     # checks rules, and scrapes a mesh
+  jq                                             # of docs/debugging.md, which runs as a test
 )
 if grep -q '^VERSION_ID="13"' /etc/os-release 2>/dev/null; then
   KVMESH_TEST_PACKAGES+=(clang-tidy-19)  # no LLVM 14 there: tools/lint takes this one, tools/format is passed over
 else
   KVMESH_TEST_PACKAGES+=(clang-format-14 clang-tidy-14)
 fi
+
+# For tools/test-image.
+KVMESH_IMAGE_PACKAGES=(debootstrap)
+
+# For tools/test-kube.
+KVMESH_KUBE_PACKAGES=(etcd-server)
 
 # For libFuzzer.
 KVMESH_FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)

@@ -50,6 +50,7 @@ std::vector<CutPoint> ChooseCutPoints(const KeyNamespace& key_namespace, absl::s
     const uint32_t text_bytes = token_ends[tokens - 1];
     const uint32_t before = points.empty() ? 0 : points.back().text_bytes;
     if (text_bytes <= before || text_bytes >= text.size()) continue;
+    if (points.size() == kCutPointsMax) break;
     points.push_back({.token_count = static_cast<uint32_t>(tokens), .text_bytes = text_bytes});
   }
   FillKeys(key_namespace, text, &points);
@@ -76,6 +77,10 @@ void FillKeys(const KeyNamespace& key_namespace, absl::string_view text,
 }
 
 absl::Status CheckCutPoints(const SlabMeta& meta) {
+  if (meta.cut_points.size() > kCutPointsMax) {
+    return Defect(defect::kCorrupt,
+                  absl::StrCat(meta.cut_points.size(), " cut points, at most ", kCutPointsMax));
+  }
   uint32_t tokens = 0;
   uint32_t bytes = 0;
   for (const CutPoint& point : meta.cut_points) {

@@ -206,13 +206,19 @@ absl::StatusOr<SlabInfo> Catalog::Find(const SlabName& name) const {
   return InfoOf(*found);
 }
 
-std::vector<SlabInfo> Catalog::List(const std::optional<SlabName>& after, size_t count_max) const {
-  std::vector<SlabInfo> infos;
+Listing Catalog::List(const std::optional<SlabName>& after, size_t count_max) const {
+  Listing listing;
+  size_t cut_points = 0;
   auto entry = after ? entries_.upper_bound(*after) : entries_.begin();
-  for (; entry != entries_.end() && infos.size() < count_max; ++entry) {
-    if (entry->second.state == State::kPresent) infos.push_back(InfoOf(*entry));
+  for (; entry != entries_.end(); ++entry) {
+    if (entry->second.state != State::kPresent) continue;
+    cut_points += entry->second.cut_points.size();
+    const bool full = listing.slabs.size() >= count_max || cut_points > kListedCutPointsMax;
+    if (full && !listing.slabs.empty()) return listing;
+    listing.slabs.push_back(InfoOf(*entry));
   }
-  return infos;
+  listing.complete = true;
+  return listing;
 }
 
 std::vector<SlabName> Catalog::PlanTrim(uint64_t bytes_max, uint64_t now_s) const {

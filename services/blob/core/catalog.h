@@ -45,6 +45,14 @@ constexpr uint64_t ChargedBytes(uint64_t file_bytes) {
   return slab::AlignUp(file_bytes);
 }
 
+// Of one listing: with it a message of a thousand slabs stays below 4 MiB.
+inline constexpr size_t kListedCutPointsMax = 24576;
+
+struct Listing {
+  std::vector<SlabInfo> slabs;
+  bool complete = false;  // there is none behind them
+};
+
 struct Usage {
   uint64_t budget_bytes = 0;
   uint64_t used_bytes = 0;
@@ -93,8 +101,9 @@ class Catalog {
   bool Holds(const SlabName& name) const;
   // NotFound.
   absl::StatusOr<SlabInfo> Find(const SlabName& name) const;
-  // In the order of their names, from the first behind `after` on.
-  std::vector<SlabInfo> List(const std::optional<SlabName>& after, size_t count_max) const;
+  // In the order of their names, from the first behind `after` on: `count_max` (at least 1), or
+  // fewer when they have more than kListedCutPointsMax cut points together; one at least.
+  Listing List(const std::optional<SlabName>& after, size_t count_max) const;
   // Slabs to remove so that the rest, quarantine included, takes at most `bytes_max`: least
   // recently used first. A last use in the future counts as `now_s`.
   std::vector<SlabName> PlanTrim(uint64_t bytes_max, uint64_t now_s) const;

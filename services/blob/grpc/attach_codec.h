@@ -17,7 +17,6 @@
 namespace kvmesh::blob {
 
 inline constexpr size_t kInventoryPageMax = 1000;
-inline constexpr size_t kInventoryPageBytesMax = 4 << 20;
 inline constexpr int kUsesMax = 1000;
 inline constexpr size_t kOpenPutsMax = 4096;
 

@@ -117,11 +117,11 @@ grpc::ServerUnaryReactor* BlobServiceImpl::List(grpc::CallbackServerContext* cal
   return AnswerNow(context_, call, "List", [&]() -> absl::Status {
     const absl::StatusOr<Page> page = DecodePage(*request);
     if (!page.ok()) return page.status();
-    const std::vector<SlabInfo> infos = context_.store.List(page->after, page->size);
+    const Listing listing = context_.store.List(page->after, page->size);
     const uint64_t now_s = WallClockSeconds();
-    for (const SlabInfo& info : infos) *response->add_slabs() = EncodeInfo(info, now_s);
-    if (infos.size() == page->size) {
-      response->set_next_page_token(infos.back().name.ToFileName());
+    for (const SlabInfo& info : listing.slabs) *response->add_slabs() = EncodeInfo(info, now_s);
+    if (!listing.complete) {
+      response->set_next_page_token(listing.slabs.back().name.ToFileName());
     }
     return absl::OkStatus();
   });

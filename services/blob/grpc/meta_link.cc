@@ -293,20 +293,13 @@ std::optional<v1::AttachStoreRequest> MetaLink::NextFrame(Talk& talk) {
 }
 
 v1::InventoryPage MetaLink::NextPage(Talk& talk) {
-  const std::vector<SlabInfo> infos = context_.store.List(talk.listed, kInventoryPageMax);
+  const Listing listing = context_.store.List(talk.listed, kInventoryPageMax);
   const uint64_t now_s = WallClockSeconds();
   v1::InventoryPage page;
-  size_t bytes = 0;
-  size_t taken = 0;
-  for (; taken < infos.size(); ++taken) {
-    v1::SlabAnnouncement announcement = EncodeAnnouncement(infos[taken], now_s);
-    bytes += announcement.ByteSizeLong();
-    if (taken > 0 && bytes > kInventoryPageBytesMax) break;
-    *page.add_slabs() = std::move(announcement);
-    talk.listed = infos[taken].name;
-  }
-  talk.inventory_done = infos.size() < kInventoryPageMax && taken == infos.size();
-  page.set_last(talk.inventory_done);
+  for (const SlabInfo& info : listing.slabs) *page.add_slabs() = EncodeAnnouncement(info, now_s);
+  if (!listing.complete) talk.listed = listing.slabs.back().name;
+  talk.inventory_done = listing.complete;
+  page.set_last(listing.complete);
   return page;
 }
 

@@ -63,9 +63,9 @@ class VerifyReactor final : public grpc::ServerWriteReactor<v1::VerifyResponse> 
 
 std::optional<SlabName> VerifyReactor::NextName() {
   if (!all_) return std::exchange(one_, std::nullopt);
-  const std::vector<SlabInfo> next = context_.store.List(last_, 1);
-  if (next.empty()) return std::nullopt;
-  last_ = next.front().name;
+  const Listing next = context_.store.List(last_, 1);
+  if (next.slabs.empty()) return std::nullopt;
+  last_ = next.slabs.front().name;
   return last_;
 }
 

@@ -152,7 +152,7 @@ class SlabStore {
   absl::StatusOr<SlabInfo> Stat(const SlabName& name) const;
   // Whether the name takes room here: also while its slab is written, removed or still read.
   bool Holds(const SlabName& name) const;
-  std::vector<SlabInfo> List(const std::optional<SlabName>& after, size_t count_max) const;
+  Listing List(const std::optional<SlabName>& after, size_t count_max) const;
   Usage usage() const;
   std::vector<WriteId> OpenPuts() const;
   uint32_t transfers() const;

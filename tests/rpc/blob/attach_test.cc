@@ -56,7 +56,7 @@ TEST_P(AttachTest, SaysHelloThenItsInventoryThenWhatHappens) {
 TEST_P(AttachTest, AnInventoryComesInPages) {
   std::set<std::string> keys;
   Start();
-  for (uint64_t seed = 1; seed <= kInventoryPageMax; ++seed) {
+  for (uint64_t seed = 1; seed <= kInventoryPageMax + 1; ++seed) {
     const RandomSlab slab = MakeSlabOfSize(seed, 4096);
     auto begun = blob_->store().BeginPut(testing::HeaderOf(slab.meta));
     ASSERT_TRUE(begun.ok()) << begun.status();
@@ -77,7 +77,67 @@ TEST_P(AttachTest, AnInventoryComesInPages) {
     for (const auto& slab : frame.inventory().slabs()) listed.insert(slab.slab().slab().key());
   }
   EXPECT_EQ(listed, keys);
-  EXPECT_EQ(pages, keys.size() == kInventoryPageMax ? 2U : 1U);
+  EXPECT_EQ(pages, keys.size() > kInventoryPageMax ? 2U : 1U);
+}
+
+// Slabs of thousands of cut points: a page ends long before a thousand of them.
+TEST_P(AttachTest, APageOfAnInventoryEndsBeforeFourMebibytes) {
+  Start();
+  std::vector<std::string> keys;
+  for (uint64_t seed = 1; seed <= 7; ++seed) {
+    const RandomSlab slab = MakeRandomSlab(
+        {.seed = seed, .layers = {0, 1}, .token_count = 6000, .row_values = 1, .align_tokens = 1});
+    ASSERT_GT(slab.meta.cut_points.size(), kListedCutPointsMax / 7);
+    ASSERT_TRUE(Put(slab).ok());
+    keys.push_back(slab.meta.key.ToHex());
+  }
+  std::sort(keys.begin(), keys.end());
+  ASSERT_TRUE(arbiter_->WaitForInventory());
+  arbiter_->End(grpc::Status::OK);
+  ASSERT_TRUE(arbiter_->WaitForStreams(2));
+  ASSERT_TRUE(arbiter_->WaitForInventory());
+  std::vector<std::string> listed;
+  size_t pages = 0;
+  for (const Frame& frame : arbiter_->Frames()) {
+    if (!frame.has_inventory()) continue;
+    ++pages;
+    EXPECT_LE(frame.ByteSizeLong(), 4U << 20);
+    EXPECT_EQ(frame.inventory().last(), pages == 2);
+    for (const auto& slab : frame.inventory().slabs()) listed.push_back(slab.slab().slab().key());
+  }
+  EXPECT_EQ(pages, 2U);
+  EXPECT_EQ(listed, keys);
+  EXPECT_EQ(arbiter_->Inventory().back().slab().cut_points_size(), 4500);
+}
+
+TEST(AttachCodec, ThePageOfTheLongestAnnouncementsStaysBelowFourMebibytes) {
+  SlabInfo info{.file_bytes = UINT64_MAX >> 2,
+                .token_count = 1U << 20,
+                .hit_count = UINT32_MAX,
+                .text_bytes = slab::kTextBytesMax,
+                .payload_crc32c = UINT32_MAX,
+                .block_hash = UINT64_MAX,
+                .tail_hash = UINT32_MAX,
+                .reason = slab::SaveReason::kContinued,
+                .ends_inside_character = true,
+                .model_layers = 4096};
+  info.name.layers = {.begin = 4095, .end = 4096};
+  info.key_namespace = {.model_fp = std::string(32, 'm'),
+                        .quant = std::string(slab::kLabelBytesMax, 'q'),
+                        .ctx_params = std::string(32, 'c')};
+  v1::AttachStoreRequest page;
+  for (size_t i = 0; i < kInventoryPageMax; ++i) {
+    *page.mutable_inventory()->add_slabs() = EncodeAnnouncement(info, uint64_t{1} << 40);
+  }
+  const slab::CutPoint longest{.token_count = 1U << 20,
+                               .text_bytes = slab::kTextBytesMax,
+                               .block_hash = UINT64_MAX,
+                               .tail_hash = UINT32_MAX};
+  info.cut_points.assign(kListedCutPointsMax, longest);
+  *page.mutable_inventory()->mutable_slabs(0) = EncodeAnnouncement(info, uint64_t{1} << 40);
+  EXPECT_LE(page.ByteSizeLong(), 4U << 20);
+  info.cut_points.assign(slab::kCutPointsMax, longest);
+  EXPECT_LT(EncodeAnnouncement(info, 0).ByteSizeLong(), limits::kMessageBytesMax / 4);
 }
 
 TEST_P(AttachTest, ADeleteIsAnsweredWhenTheLastReaderHasEnded) {

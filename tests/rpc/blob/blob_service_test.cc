@@ -338,6 +338,30 @@ TEST_P(BlobServiceTest, ListGoesPageByPageAndStatFindsOne) {
   EXPECT_EQ(found.slab().token_count(), 70U);
 }
 
+TEST_P(BlobServiceTest, APageOfAListEndsBeforeFourMebibytes) {
+  Start();
+  for (uint64_t seed = 1; seed <= 7; ++seed) {
+    ASSERT_TRUE(Put(MakeRandomSlab({.seed = seed,
+                                    .layers = {0, 1},
+                                    .token_count = 6000,
+                                    .row_values = 1,
+                                    .align_tokens = 1}))
+                    .ok());
+  }
+  v1::ListRequest request;
+  request.set_page_size(1000);
+  std::vector<int> sizes;
+  do {
+    grpc::ClientContext context;
+    v1::ListResponse response;
+    ASSERT_TRUE(stub_->List(&context, request, &response).ok());
+    EXPECT_LE(response.ByteSizeLong(), 4U << 20);
+    sizes.push_back(response.slabs_size());
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty() && sizes.size() < 7);
+  EXPECT_EQ(sizes, (std::vector<int>{5, 2}));
+}
+
 TEST_P(BlobServiceTest, VerifyAnswersOnceASlab) {
   Start();
   for (uint64_t seed = 1; seed <= 4; ++seed) ASSERT_TRUE(Put(MakeRandomSlab({.seed = seed})).ok());

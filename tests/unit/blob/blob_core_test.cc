@@ -184,12 +184,42 @@ TEST(Catalog, TrimTakesTheLeastRecentlyUsedAndAFutureUseCountsAsNow) {
 TEST(Catalog, PagesFollowOneAnother) {
   Catalog catalog(1 << 20);
   for (char i = 1; i <= 5; ++i) catalog.AddFound(Info(Name(i), 10));
-  const auto first = catalog.List(std::nullopt, 2);
-  ASSERT_EQ(first.size(), 2U);
-  const auto second = catalog.List(first.back().name, 2);
-  ASSERT_EQ(second.size(), 2U);
-  EXPECT_EQ(second.front().name, Name(3));
-  EXPECT_EQ(catalog.List(second.back().name, 2).size(), 1U);
+  const Listing first = catalog.List(std::nullopt, 2);
+  ASSERT_EQ(first.slabs.size(), 2U);
+  EXPECT_FALSE(first.complete);
+  const Listing second = catalog.List(first.slabs.back().name, 2);
+  ASSERT_EQ(second.slabs.size(), 2U);
+  EXPECT_EQ(second.slabs.front().name, Name(3));
+  EXPECT_FALSE(second.complete);
+  const Listing third = catalog.List(second.slabs.back().name, 2);
+  EXPECT_EQ(third.slabs.size(), 1U);
+  EXPECT_TRUE(third.complete);
+  EXPECT_TRUE(catalog.List(std::nullopt, 5).complete);
+  EXPECT_TRUE(catalog.List(Name(5), 2).complete);
+}
+
+TEST(Catalog, APageEndsBeforeTheSlabThatWouldPassItsCutPoints) {
+  Catalog catalog(1 << 20);
+  const auto add = [&](char id, size_t cut_points) {
+    SlabInfo info = Info(Name(id), 10);
+    info.cut_points.resize(cut_points);
+    catalog.AddFound(info);
+  };
+  add(1, kListedCutPointsMax - 1);
+  add(2, 1);
+  add(3, 1);
+  add(4, kListedCutPointsMax + 1);  // more than a page alone
+  add(5, 0);
+  std::vector<size_t> sizes;
+  std::optional<SlabName> after;
+  Listing page;
+  while (!page.complete && sizes.size() < 10) {
+    page = catalog.List(after, 1000);
+    ASSERT_FALSE(page.slabs.empty());
+    sizes.push_back(page.slabs.size());
+    after = page.slabs.back().name;
+  }
+  EXPECT_EQ(sizes, (std::vector<size_t>{2, 1, 1, 1}));
 }
 
 TEST(TransferGate, TheOneBeyondTheLimitIsRefusedWithADelay) {

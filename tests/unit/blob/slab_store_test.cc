@@ -86,7 +86,7 @@ TEST_P(SlabStoreTest, NothingOfAPutIsSeenBeforeItsEnd) {
   ASSERT_TRUE(begun->put->Append({slab.bytes}).ok());
   EXPECT_EQ(store_->Stat(NameOf(slab.meta)).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(GetSlab(*store_, NameOf(slab.meta)).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(store_->List(std::nullopt, 10).empty());
+  EXPECT_TRUE(store_->List(std::nullopt, 10).slabs.empty());
   EXPECT_GT(store_->usage().in_flight_bytes, 0U);
   begun->put.reset();
   EXPECT_EQ(store_->usage().occupied(), 0U);

@@ -56,6 +56,22 @@ TEST(CutPoints, HaveTheKeyAndBlockHashOfTheirPrefix) {
   }
 }
 
+TEST(CutPoints, AreNoMoreThanASlabMayHave) {
+  constexpr uint32_t kTokens = kCutPointsMax + 100;
+  const std::string text(kTokens, 'a');
+  SlabMeta meta;
+  meta.key_namespace = kNamespace;
+  meta.text = text;
+  meta.header.token_count = kTokens;
+  meta.cut_points = ChooseCutPoints(kNamespace, text, OneByteTokens(kTokens), 1, 1);
+  ASSERT_EQ(meta.cut_points.size(), kCutPointsMax);
+  EXPECT_EQ(meta.cut_points.back().token_count, kCutPointsMax);
+  EXPECT_TRUE(CheckCutPoints(meta).ok());
+  meta.cut_points.push_back({.token_count = kTokens - 1, .text_bytes = kTokens - 1});
+  FillKeys(kNamespace, text, &meta.cut_points);
+  EXPECT_EQ(CheckCutPoints(meta).code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(CutPoints, TheTailHashIsFnv1aOfWhatTheBlockHashDoesNotCover) {
   EXPECT_EQ(TailHash(""), 0x811C9DC5U);
   EXPECT_EQ(TailHash("a"), 0xE40C292CU);

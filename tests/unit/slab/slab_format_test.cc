@@ -131,6 +131,9 @@ TEST(SlabFormat, TheModelsNumberOfLayersReachesBeyondTheSlabs) {
   EXPECT_FALSE(with_layers(4097).ok());
   EXPECT_FALSE(with_layers(meta.header.layers.end - 1).ok());
   EXPECT_FALSE(ReadWithTlvs(GoldenTlvs() + std::string("\x13\3\0\0\0abc", 8)).ok());
+  SlabMeta told = meta;
+  told.model_layers = 0x0102;
+  EXPECT_EQ(EncodeTlvs(told), GoldenTlvs() + std::string("\x13\4\0\0\0\2\1\0\0", 9));
 }
 
 TEST(SlabFormat, AMissingADoubledOrABrokenTlvIsRefused) {

@@ -29,6 +29,13 @@ class FaultyFile final : public blob::File {
     KVMESH_RETURN_IF_ERROR(files_.Ask("allocate", path_));
     return real_->Allocate(offset, bytes);
   }
+  void PreferLargePages(uint64_t offset, uint64_t bytes) override {
+    real_->PreferLargePages(offset, bytes);
+  }
+  absl::Status Truncate(uint64_t bytes) override {
+    KVMESH_RETURN_IF_ERROR(files_.Ask("truncate", path_));
+    return real_->Truncate(bytes);
+  }
   absl::Status SyncData() override {
     KVMESH_RETURN_IF_ERROR(files_.Ask("sync", path_));
     return real_->SyncData();

@@ -62,11 +62,13 @@ absl::StatusOr<std::unique_ptr<blob::SlabStore>> OpenStore(const std::string& ti
                                                            blob::FileSystem& files,
                                                            blob::StoreEvents& events) {
   if (tier == "ram") {
-    return blob::SlabStore::Open(options, std::make_unique<blob::RamTier>(options.budget_bytes),
-                                 events);
+    return blob::SlabStore::Open(options, std::make_unique<blob::RamTier>(), events);
   }
   blob::FileTierOptions file_tier{.folder = folder, .quarantine_bytes_max = 8 << 20};
-  if (tier == "ram_file") file_tier.allocate_step_bytes = 64 << 10;
+  if (tier == "ram_file") {
+    file_tier.in_memory = true;
+    file_tier.allocate_step_bytes = 64 << 10;
+  }
   KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<blob::Tier> opened,
                           blob::FileTier::Open(files, file_tier));
   return blob::SlabStore::Open(options, std::move(opened), events);

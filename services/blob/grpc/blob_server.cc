@@ -18,7 +18,7 @@ constexpr uint64_t kSharedMemoryStepBytes = 4 << 20;
 absl::StatusOr<std::unique_ptr<Tier>> OpenTier(const BlobServerOptions& options,
                                                FileSystem& files) {
   if (options.service.tier == "ram") {
-    return std::make_unique<RamTier>(options.store.budget_bytes);
+    return std::make_unique<RamTier>();
   }
   if (options.service.tier != "ram_file" && options.service.tier != "disk") {
     return absl::InvalidArgumentError(
@@ -30,7 +30,10 @@ absl::StatusOr<std::unique_ptr<Tier>> OpenTier(const BlobServerOptions& options,
   }
   FileTierOptions file_tier{.folder = options.folder,
                             .quarantine_bytes_max = options.store.budget_bytes / kQuarantineShare};
-  if (options.service.tier == "ram_file") file_tier.allocate_step_bytes = kSharedMemoryStepBytes;
+  if (options.service.tier == "ram_file") {
+    file_tier.allocate_step_bytes = kSharedMemoryStepBytes;
+    file_tier.in_memory = true;
+  }
   return FileTier::Open(files, file_tier);
 }
 

@@ -27,6 +27,12 @@ class File {
   virtual absl::StatusOr<uint64_t> ReadSome(uint64_t offset, absl::Span<char> out) const = 0;
   // Space for a range, so that writing it cannot run out of it.
   virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;
+  // To be called before Allocate of the same range, on a medium in memory: takes what it can of the
+  // range in pages of 2 MiB, which cost a quarter as much to take, write, read and free as small
+  // ones. A hint: without the room, or such pages, Allocate does it all.
+  virtual void PreferLargePages(uint64_t offset, uint64_t bytes) = 0;
+  // Cuts the file off.
+  virtual absl::Status Truncate(uint64_t bytes) = 0;
   // Contents and size are on the medium.
   virtual absl::Status SyncData() = 0;
   // Starts writing a range back to the medium and does not wait; a hint.

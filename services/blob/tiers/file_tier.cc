@@ -19,35 +19,67 @@ constexpr uint64_t kWritebackBytes = 8 << 20;
 // all stays free, but no more than so many.
 constexpr uint64_t kFilesKept = 1024;
 
-// A file as a byte source; its size is read once, because a slab never grows.
-class FileSource final : public slab::ByteSource {
+}  // namespace
+
+// Somebody has a slab's file open, or is about to: once removed, it is not written again. To be
+// made before the file is opened by its name.
+class FileTier::Use {
  public:
-  FileSource(std::unique_ptr<File> file, uint64_t size) : file_(std::move(file)), size_(size) {}
+  Use(FileTier& tier, const SlabName& name) : tier_(tier), name_(name) {
+    MutexLock lock(&tier_.mutex_);
+    ++tier_.uses_[name_];
+  }
+  ~Use() {
+    MutexLock lock(&tier_.mutex_);
+    const auto use = tier_.uses_.find(name_);
+    if (--use->second == 0) tier_.uses_.erase(use);
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  FileTier& tier_;
+  const SlabName name_;
+};
+
+// A file as a byte source; its size is read once, because a slab never grows.
+class FileTier::Source final : public slab::ByteSource {
+ public:
+  Source(FileTier& tier, const SlabName& name) : use_(tier, name) {}
+  absl::Status Open(FileSystem& files, const std::string& path) {
+    KVMESH_ASSIGN_OR_RETURN(file_, files.Open(path, /*writable=*/false));
+    KVMESH_ASSIGN_OR_RETURN(size_, file_->Size());
+    return absl::OkStatus();
+  }
   uint64_t size() const override { return size_; }
   absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
     return ReadAll(*file_, offset, out);
   }
 
  private:
+  const Use use_;  // ends after the file is closed
   std::unique_ptr<File> file_;
-  const uint64_t size_;
+  uint64_t size_ = 0;
 };
-
-}  // namespace
 
 class FileTier::Write final : public SlabWrite {
  public:
-  // `file_bytes` have been promised.
   Write(FileTier& tier, const SlabName& name, uint64_t file_bytes)
       : tier_(tier), name_(name), file_bytes_(file_bytes) {}
   ~Write() override {
     if (!temporary_.empty()) tier_.files_.Unlink(temporary_).IgnoreError();
-    tier_.Settle(file_bytes_ - allocated_);
+    tier_.Settle(promised_);
   }
 
-  absl::Status Open(const std::string& temporary) {
-    KVMESH_ASSIGN_OR_RETURN(file_, tier_.files_.Create(temporary));
-    temporary_ = temporary;
+  absl::Status Open(std::optional<SpareFile> spare) {
+    if (spare) KVMESH_RETURN_IF_ERROR(TakeOver(*std::move(spare)));
+    KVMESH_RETURN_IF_ERROR(tier_.Promise(file_bytes_ - allocated_));
+    promised_ = file_bytes_ - allocated_;
+    if (file_ == nullptr) {
+      const std::string temporary = tier_.TemporaryPath(name_);
+      KVMESH_ASSIGN_OR_RETURN(file_, tier_.files_.Create(temporary));
+      temporary_ = temporary;
+    }
     return AllocateUpTo(1);
   }
 
@@ -81,12 +113,23 @@ class FileTier::Write final : public SlabWrite {
   }
 
  private:
+  // Of all that it holds, nothing can be read before all of it has been written over.
+  absl::Status TakeOver(SpareFile spare) {
+    file_ = std::move(spare.file);
+    temporary_ = std::move(spare.path);
+    if (spare.bytes > file_bytes_) KVMESH_RETURN_IF_ERROR(file_->Truncate(file_bytes_));
+    allocated_ = std::min(spare.bytes, file_bytes_);
+    return absl::OkStatus();
+  }
+
   // Whole steps, so that at least the first `end` bytes have their space.
   absl::Status AllocateUpTo(uint64_t end) {
     while (allocated_ < end) {
       const uint64_t step = std::min(file_bytes_ - allocated_, tier_.options_.allocate_step_bytes);
+      if (tier_.options_.in_memory) file_->PreferLargePages(allocated_, step);
       KVMESH_RETURN_IF_ERROR(file_->Allocate(allocated_, step));
       allocated_ += step;
+      promised_ -= step;
       tier_.Settle(step);
     }
     return absl::OkStatus();
@@ -97,6 +140,7 @@ class FileTier::Write final : public SlabWrite {
   const uint64_t file_bytes_;
   std::string temporary_;  // empty: there is no such file
   std::unique_ptr<File> file_;
+  uint64_t promised_ = 0;  // of the medium, and not yet taken
   uint64_t allocated_ = 0;
   uint64_t written_ = 0;
   uint64_t flushed_ = 0;
@@ -127,17 +171,29 @@ std::string FileTier::PathOf(const SlabName& name) const {
   return absl::StrCat(SlabFolder(name), "/", name.ToFileName());
 }
 
+// Unique in this process, and the lock keeps others out; Recover has removed older ones.
+std::string FileTier::TemporaryPath(const SlabName& name) {
+  return absl::StrCat(SlabFolder(name), "/", kTemporaryPrefix, temporary_names_.fetch_add(1));
+}
+
 absl::StatusOr<std::unique_ptr<SlabWrite>> FileTier::Create(const SlabName& name,
-                                                            uint64_t file_bytes) {
-  KVMESH_RETURN_IF_ERROR(Promise(file_bytes));
+                                                            uint64_t file_bytes,
+                                                            uint64_t spare_bytes_max) {
+  std::optional<SpareFile> spare = spares_.Take(file_bytes);
+  spares_.Limit(spare_bytes_max);
   auto write = std::make_unique<Write>(*this, name, file_bytes);
-  // Unique in this process, and the lock keeps others out; Recover has removed older ones.
-  KVMESH_RETURN_IF_ERROR(write->Open(
-      absl::StrCat(SlabFolder(name), "/", kTemporaryPrefix, temporary_names_.fetch_add(1))));
+  KVMESH_RETURN_IF_ERROR(write->Open(std::move(spare)));
   return write;
 }
 
 absl::Status FileTier::Promise(uint64_t file_bytes) {
+  absl::Status promised = PromiseOfFreeSpace(file_bytes);
+  if (promised.ok() || spares_.bytes() == 0) return promised;
+  spares_.Limit(0);
+  return PromiseOfFreeSpace(file_bytes);
+}
+
+absl::Status FileTier::PromiseOfFreeSpace(uint64_t file_bytes) {
   MutexLock lock(&mutex_);
   KVMESH_ASSIGN_OR_RETURN(const FreeSpace space, files_.SpaceOf(options_.folder));
   const ErrorInfo full{.reason = "MEDIUM_FULL"};
@@ -164,15 +220,37 @@ void FileTier::Settle(uint64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<slab::ByteSource>> FileTier::Open(const SlabName& name) {
-  KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
-                          files_.Open(PathOf(name), /*writable=*/false));
-  KVMESH_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
-  return std::make_unique<FileSource>(std::move(file), size);
+  auto source = std::make_unique<Source>(*this, name);
+  KVMESH_RETURN_IF_ERROR(source->Open(files_, PathOf(name)));
+  return source;
 }
 
 absl::Status FileTier::Remove(const SlabName& name) {
-  const absl::Status unlinked = files_.Unlink(PathOf(name));
-  return absl::IsNotFound(unlinked) ? absl::OkStatus() : unlinked;
+  if (!options_.in_memory) {
+    const absl::Status unlinked = files_.Unlink(PathOf(name));
+    return absl::IsNotFound(unlinked) ? absl::OkStatus() : unlinked;
+  }
+  SpareFile spare{.path = TemporaryPath(name)};
+  if (absl::Status renamed = files_.Rename(PathOf(name), spare.path); !renamed.ok()) {
+    return absl::IsNotFound(renamed) ? absl::OkStatus() : renamed;
+  }
+  // Out of sight; whoever opened it before has said so.
+  if (absl::Status opened = OpenUnused(name, &spare); opened.ok()) {
+    spares_.Keep(std::move(spare));
+  } else {
+    files_.Unlink(spare.path).IgnoreError();  // a name that stays is removed at the next start
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileTier::OpenUnused(const SlabName& name, SpareFile* spare) {
+  {
+    MutexLock lock(&mutex_);
+    if (uses_.contains(name)) return absl::FailedPreconditionError("somebody reads it");
+  }
+  KVMESH_ASSIGN_OR_RETURN(spare->file, files_.Open(spare->path, /*writable=*/true));
+  KVMESH_ASSIGN_OR_RETURN(spare->bytes, spare->file->Size());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> FileTier::Quarantine(const SlabName& name) {
@@ -206,6 +284,7 @@ absl::Status FileTier::TrimQuarantine() {
 
 absl::Status FileTier::WriteUse(const SlabName& name, uint32_t hit_count,
                                 uint64_t last_used_time_s) {
+  const Use use(*this, name);
   KVMESH_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_.Open(PathOf(name), /*writable=*/true));
   KVMESH_RETURN_IF_ERROR(WriteAll(*file, slab::kHitCountOffset, {slab::EncodeHitCount(hit_count)}));
   return WriteAll(*file, slab::kLastUsedOffset, {slab::EncodeLastUsed(last_used_time_s)});

@@ -20,28 +20,24 @@ MappingPool::~MappingPool() {
   for (const auto& [bytes, data] : idle_) munmap(data, bytes);
 }
 
-absl::StatusOr<Mapping> MappingPool::Take(uint64_t bytes) {
+absl::StatusOr<Mapping> MappingPool::Take(uint64_t bytes, uint64_t idle_bytes_max) {
   const uint64_t wanted = slab::AlignUp(bytes);
   MutexLock lock(&mutex_);
   if (const auto found = idle_.lower_bound(wanted); found != idle_.end()) {
     const Mapping whole{.data = found->second, .bytes = found->first};
     idle_.erase(found);
+    idle_bytes_ -= whole.bytes;
     if (whole.bytes > wanted) {
       Keep({.data = whole.data + wanted, .bytes = whole.bytes - wanted});
     }
+    TrimLocked(idle_bytes_max);
     return Mapping{.data = whole.data, .bytes = wanted};
   }
-  while (!idle_.empty() && mapped_bytes_ + wanted > bytes_max_) {
-    const auto largest = std::prev(idle_.end());
-    const Mapping mapping{.data = largest->second, .bytes = largest->first};
-    idle_.erase(largest);
-    Unmap(mapping);
-  }
+  TrimLocked(idle_bytes_max);
   void* data = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, "map", "memory");
   // A fault a 2 MiB page instead of a fault a 4 KiB page, where the system allows it.
   madvise(data, wanted, MADV_HUGEPAGE);
-  mapped_bytes_ += wanted;
   return Mapping{.data = static_cast<char*>(data), .bytes = wanted};
 }
 
@@ -53,14 +49,25 @@ void MappingPool::GiveBack(const Mapping& mapping) {
 void MappingPool::Keep(const Mapping& mapping) {
   if (idle_.size() < kIdleMax) {
     idle_.emplace(mapping.bytes, mapping.data);
+    idle_bytes_ += mapping.bytes;
   } else {
-    Unmap(mapping);
+    munmap(mapping.data, mapping.bytes);
   }
 }
 
-void MappingPool::Unmap(const Mapping& mapping) {
-  munmap(mapping.data, mapping.bytes);
-  mapped_bytes_ -= mapping.bytes;
+void MappingPool::Trim(uint64_t idle_bytes_max) {
+  MutexLock lock(&mutex_);
+  TrimLocked(idle_bytes_max);
+}
+
+// The largest go first.
+void MappingPool::TrimLocked(uint64_t idle_bytes_max) {
+  while (idle_bytes_ > idle_bytes_max) {
+    const auto largest = std::prev(idle_.end());
+    idle_bytes_ -= largest->first;
+    munmap(largest->second, largest->first);
+    idle_.erase(largest);
+  }
 }
 
 }  // namespace kvmesh::blob

@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -21,6 +22,24 @@ namespace kvmesh::blob {
 namespace {
 
 constexpr int kPartsPerWrite = 64;
+constexpr uint64_t kLargePageBytes = 2 << 20;
+constexpr uint64_t kSmallPageBytes = 4096;
+constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; older headers lack it
+
+// Gives a range of a file in shared memory large pages, whatever its mount says of them. The
+// mapping that this takes is never touched, so a full medium or a shorter file cannot be a SIGBUS.
+void CollapsePages(int fd, uint64_t offset, uint64_t bytes) {
+  const uint64_t reserved_bytes = bytes + kLargePageBytes;
+  void* reserved =
+      mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return;
+  const auto misalignment = reinterpret_cast<uintptr_t>(reserved) % kLargePageBytes;
+  char* aligned = static_cast<char*>(reserved) + (kLargePageBytes - misalignment);
+  void* mapped = mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                      static_cast<off_t>(offset));
+  if (mapped != MAP_FAILED) madvise(mapped, bytes, kMadviseCollapse);
+  munmap(reserved, reserved_bytes);
+}
 
 class PosixFile final : public File {
  public:
@@ -62,6 +81,23 @@ class PosixFile final : public File {
     // A file system without it (NFS, FUSE) still says ENOSPC when it is written to.
     if (error == 0 || error == EOPNOTSUPP) return absl::OkStatus();
     return ErrnoStatus(error, "allocate", path_);
+  }
+
+  void PreferLargePages(uint64_t offset, uint64_t bytes) override {
+    const uint64_t begin = (offset + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
+    const uint64_t end = (offset + bytes) / kLargePageBytes * kLargePageBytes;
+    if (begin >= end) return;
+    // The file reaches over each large page, and has one small page of it to be collapsed.
+    for (uint64_t at = begin; at < end; at += kLargePageBytes) {
+      const auto last = static_cast<off_t>(at + kLargePageBytes - kSmallPageBytes);
+      if (fallocate(fd_, 0, last, kSmallPageBytes) != 0) return;
+    }
+    CollapsePages(fd_, begin, end - begin);
+  }
+
+  absl::Status Truncate(uint64_t bytes) override {
+    if (ftruncate(fd_, static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
+    return ErrnoStatus(errno, "truncate", path_);
   }
 
   absl::Status SyncData() override {

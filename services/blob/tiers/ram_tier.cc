@@ -10,8 +10,9 @@ namespace kvmesh::blob {
 // One slab. Its bytes but for the two usage fields do not change once it is published.
 class RamTier::Memory {
  public:
-  static absl::StatusOr<std::shared_ptr<Memory>> Make(MappingPool& pool, uint64_t bytes) {
-    const absl::StatusOr<Mapping> mapping = pool.Take(bytes);
+  static absl::StatusOr<std::shared_ptr<Memory>> Make(MappingPool& pool, uint64_t bytes,
+                                                      uint64_t spare_bytes_max) {
+    const absl::StatusOr<Mapping> mapping = pool.Take(bytes, spare_bytes_max);
     if (!mapping.ok()) return mapping.status();
     return std::shared_ptr<Memory>(new Memory(pool, *mapping, bytes));
   }
@@ -94,8 +95,9 @@ class RamTier::Source final : public slab::ByteSource {
 };
 
 absl::StatusOr<std::unique_ptr<SlabWrite>> RamTier::Create(const SlabName& name,
-                                                           uint64_t file_bytes) {
-  auto memory = Memory::Make(pool_, file_bytes);
+                                                           uint64_t file_bytes,
+                                                           uint64_t spare_bytes_max) {
+  auto memory = Memory::Make(pool_, file_bytes, spare_bytes_max);
   if (!memory.ok()) return memory.status();
   return std::make_unique<Write>(*this, name, *std::move(memory));
 }

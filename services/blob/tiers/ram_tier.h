@@ -13,11 +13,9 @@ namespace kvmesh::blob {
 
 class RamTier final : public Tier {
  public:
-  // `bytes_max`: of memory, that of removed slabs included.
-  explicit RamTier(uint64_t bytes_max) : pool_(bytes_max) {}
-
-  absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name,
-                                                    uint64_t file_bytes) override;
+  absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name, uint64_t file_bytes,
+                                                    uint64_t spare_bytes_max) override;
+  void DropSpare() override { pool_.Trim(0); }
   absl::StatusOr<std::unique_ptr<slab::ByteSource>> Open(const SlabName& name) override;
   absl::Status Remove(const SlabName& name) override;
   // Nothing is kept: memory cannot be looked at afterwards.

@@ -119,6 +119,7 @@ absl::Status SlabStore::Trim() {
     catalog_.EndRemoval(name);
     ++startup_report_.removed["trimmed"];
   }
+  tier_->DropSpare();  // the trim is for the memory limit
   return absl::OkStatus();
 }
 
@@ -127,17 +128,20 @@ absl::Status SlabStore::Trim() {
 absl::StatusOr<SlabStore::BegunPut> SlabStore::BeginPut(const PutHeader& header) {
   KVMESH_RETURN_IF_ERROR(CheckSize(header.file_bytes));
   absl::Status begun;
+  uint64_t spare_bytes_max = 0;  // of the budget, so much is not used
   {
     MutexLock lock(&mutex_);
     begun = catalog_.BeginPut(header.name, header.file_bytes);
     if (begun.ok()) {
+      spare_bytes_max = options_.budget_bytes - catalog_.usage().occupied();
       begun = gate_.Enter();
       if (!begun.ok()) catalog_.AbortPut(header.name);
     }
   }
   if (absl::IsAlreadyExists(begun)) return Adopt(header);
   KVMESH_RETURN_IF_ERROR(begun);
-  absl::StatusOr<std::unique_ptr<SlabWrite>> write = tier_->Create(header.name, header.file_bytes);
+  absl::StatusOr<std::unique_ptr<SlabWrite>> write =
+      tier_->Create(header.name, header.file_bytes, spare_bytes_max);
   if (!write.ok()) {
     bool unwanted = false;
     {
@@ -323,8 +327,7 @@ bool SlabStore::Holds(const SlabName& name) const {
   return catalog_.Holds(name);
 }
 
-std::vector<SlabInfo> SlabStore::List(const std::optional<SlabName>& after,
-                                      size_t count_max) const {
+Listing SlabStore::List(const std::optional<SlabName>& after, size_t count_max) const {
   MutexLock lock(&mutex_);
   return catalog_.List(after, count_max);
 }

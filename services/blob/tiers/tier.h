@@ -37,10 +37,14 @@ struct Recovered {
 class Tier {
  public:
   virtual ~Tier() = default;
+  // What the tier keeps of removed slabs, to be used again, takes at most `spare_bytes_max` then.
   // ResourceExhausted MEDIUM_FULL: the medium has no room for all bytes besides what other writes
   // will take.
   virtual absl::StatusOr<std::unique_ptr<SlabWrite>> Create(const SlabName& name,
-                                                            uint64_t file_bytes) = 0;
+                                                            uint64_t file_bytes,
+                                                            uint64_t spare_bytes_max) = 0;
+  // Gives the medium back what is kept of removed slabs.
+  virtual void DropSpare() = 0;
   // Readable as long as it lives, also after Remove. NotFound.
   virtual absl::StatusOr<std::unique_ptr<slab::ByteSource>> Open(const SlabName& name) = 0;
   // NotFound counts as done.

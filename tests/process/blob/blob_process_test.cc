@@ -167,7 +167,9 @@ class Crash : public ::testing::TestWithParam<std::string> {};
 TEST_P(Crash, KilledBetweenAnyTwoStepsItLosesNothingAndServesNoHalf) {
   const char* rounds_text = std::getenv("KVMESH_CRASH_ROUNDS");
   const int rounds = rounds_text == nullptr ? 150 : std::atoi(rounds_text);
-  const uint64_t seed = std::random_device()();
+  const char* seed_text = std::getenv("KVMESH_CRASH_SEED");
+  const uint64_t seed =
+      seed_text == nullptr ? std::random_device()() : std::strtoull(seed_text, nullptr, 10);
   std::printf("seed %lu, %d rounds\n", seed, rounds);
   std::mt19937_64 random(seed);
   const testing::TempFolder base(GetParam());

@@ -26,10 +26,12 @@ using testing::RandomSlab;
 class StoreFaults : public ::testing::TestWithParam<std::string> {
  protected:
   StoreFaults() : folder_(GetParam()) {}
-  void SetUp() override {
+  void SetUp() override { Open(); }
+  void Open() {
+    store_.reset();
     auto store =
         testing::OpenStore(GetParam(), folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
-    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
   // Fails the operation of that number, once.
@@ -142,14 +144,11 @@ TEST_P(StoreFaults, ShortWritesAndReadsAreContinued) {
 TEST_P(StoreFaults, AnUnreadableSlabIsNotServedAfterAStart) {
   const RandomSlab slab = MakeRandomSlab({});
   ASSERT_TRUE(PutSlab(*store_, slab).ok());
-  store_.reset();
   files_.SetPlan([](const std::string& operation, const std::string&) {
     return operation == "read" ? EIO : 0;
   });
-  auto store =
-      testing::OpenStore(GetParam(), folder_.path(), {.budget_bytes = 64 << 20}, files_, events_);
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_EQ((*store)->startup_report().quarantined.at("unreadable"), 1U);
+  ASSERT_NO_FATAL_FAILURE(Open());
+  EXPECT_EQ(store_->startup_report().quarantined.at("unreadable"), 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, StoreFaults, ::testing::Values("ram_file", "disk"),
@@ -165,60 +164,56 @@ class SmallMedium : public ::testing::Test {
     mounted_ = true;
   }
   void TearDown() override {
+    store_.reset();
     if (mounted_) umount(folder_.path().c_str());
   }
+  void Open(const std::string& tier) {
+    auto store =
+        testing::OpenStore(tier, folder_.path(), {.budget_bytes = 64 << 20}, *files_, events_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+
+  const std::unique_ptr<FileSystem> files_ = MakePosixFileSystem();
   testing::TempFolder folder_;
+  testing::RecordedEvents events_;
+  std::unique_ptr<SlabStore> store_;
   bool mounted_ = false;
 };
 
 TEST_F(SmallMedium, AFullMediumIsAnErrorBeforeTheFirstByteAndTheNextCallWorks) {
-  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
-  testing::RecordedEvents events;
-  auto opened =
-      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  SlabStore& store = **opened;
+  ASSERT_NO_FATAL_FAILURE(Open("ram_file"));
   const RandomSlab large = MakeSlabOfSize(1, 3 << 20);
   for (int round = 0; round < 3; ++round) {
-    const auto begun = store.BeginPut(testing::HeaderOf(large.meta));
+    const auto begun = store_->BeginPut(testing::HeaderOf(large.meta));
     EXPECT_EQ(begun.status().code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(ReasonOf(begun.status()), "MEDIUM_FULL");
   }
-  EXPECT_EQ(store.usage().occupied(), 0U);
+  EXPECT_EQ(store_->usage().occupied(), 0U);
   EXPECT_TRUE(folder_.Files().empty());
   const RandomSlab small = MakeSlabOfSize(2, 512 << 10);
-  ASSERT_TRUE(PutSlab(store, small).ok());
-  EXPECT_EQ(*GetSlab(store, NameOf(small.meta)), small.bytes);
+  ASSERT_TRUE(PutSlab(*store_, small).ok());
+  EXPECT_EQ(*GetSlab(*store_, NameOf(small.meta)), small.bytes);
 }
 
 TEST_F(SmallMedium, RoomThatAnOpenPutHasNotTakenYetIsNotGivenToAnother) {
-  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
-  testing::RecordedEvents events;
-  auto opened =
-      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  SlabStore& store = **opened;
+  ASSERT_NO_FATAL_FAILURE(Open("ram_file"));
   const RandomSlab first = MakeSlabOfSize(1, 1 << 20);
   const RandomSlab second = MakeSlabOfSize(2, 1 << 20);
-  auto begun = store.BeginPut(testing::HeaderOf(first.meta));
+  auto begun = store_->BeginPut(testing::HeaderOf(first.meta));
   ASSERT_TRUE(begun.ok()) << begun.status();
-  EXPECT_EQ(ReasonOf(store.BeginPut(testing::HeaderOf(second.meta)).status()), "MEDIUM_FULL");
+  EXPECT_EQ(ReasonOf(store_->BeginPut(testing::HeaderOf(second.meta)).status()), "MEDIUM_FULL");
   ASSERT_TRUE(begun->put->Append({first.bytes}).ok());
   EXPECT_TRUE(begun->put->Finish().ok());
-  ASSERT_TRUE(testing::DeleteSlab(store, NameOf(first.meta)).ok());
+  ASSERT_TRUE(testing::DeleteSlab(*store_, NameOf(first.meta)).ok());
   begun->put.reset();
-  EXPECT_TRUE(PutSlab(store, second).ok());
+  EXPECT_TRUE(PutSlab(*store_, second).ok());
 }
 
 TEST_F(SmallMedium, RoomThatSomebodyElseTakesMeanwhileFailsThatPutAlone) {
-  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
-  testing::RecordedEvents events;
-  auto opened =
-      testing::OpenStore("ram_file", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  SlabStore& store = **opened;
+  ASSERT_NO_FATAL_FAILURE(Open("ram_file"));
   const RandomSlab slab = MakeSlabOfSize(1, 1 << 20);
-  auto begun = store.BeginPut(testing::HeaderOf(slab.meta));
+  auto begun = store_->BeginPut(testing::HeaderOf(slab.meta));
   ASSERT_TRUE(begun.ok()) << begun.status();
   const std::string foreign = folder_.path() + "/foreign";
   std::ofstream(foreign) << std::string(1500 << 10, 'x');
@@ -226,33 +221,52 @@ TEST_F(SmallMedium, RoomThatSomebodyElseTakesMeanwhileFailsThatPutAlone) {
   EXPECT_EQ(appended.code(), absl::StatusCode::kResourceExhausted) << appended;
   EXPECT_EQ(ReasonOf(appended), "MEDIUM_FULL");
   begun->put.reset();
-  EXPECT_EQ(store.usage().occupied(), 0U);
+  EXPECT_EQ(store_->usage().occupied(), 0U);
   EXPECT_EQ(folder_.Files(), std::vector<std::string>{"foreign"});
   std::filesystem::remove(foreign);
-  EXPECT_TRUE(PutSlab(store, slab).ok());
+  EXPECT_TRUE(PutSlab(*store_, slab).ok());
+}
+
+TEST_F(SmallMedium, FilesKeptToBeWrittenAgainGoWhenTheMediumIsFull) {
+  ASSERT_NO_FATAL_FAILURE(Open("ram_file"));
+  const RandomSlab first = MakeSlabOfSize(1, 1 << 20);
+  ASSERT_TRUE(PutSlab(*store_, first).ok());
+  ASSERT_TRUE(testing::DeleteSlab(*store_, NameOf(first.meta)).ok());
+  EXPECT_EQ(folder_.Files().size(), 1U);
+  std::ofstream(folder_.path() + "/foreign") << std::string(800 << 10, 'x');
+  const RandomSlab small = MakeSlabOfSize(2, 400 << 10);
+  ASSERT_TRUE(PutSlab(*store_, small).ok());
+  EXPECT_EQ(*GetSlab(*store_, NameOf(small.meta)), small.bytes);
+  EXPECT_EQ(folder_.Files().size(), 2U);
+}
+
+TEST_F(SmallMedium, LargePagesThatDoNotFitAreNoError) {
+  ASSERT_NO_FATAL_FAILURE(Open("ram_file"));
+  auto file = files_->Create(folder_.path() + "/file");
+  ASSERT_TRUE(file.ok());
+  (*file)->PreferLargePages(0, 4 << 20);
+  const absl::Status full = (*file)->Allocate(0, 4 << 20);
+  EXPECT_EQ(ReasonOf(full), "MEDIUM_FULL") << full;
+  EXPECT_TRUE((*file)->Truncate(0).ok());
+  EXPECT_TRUE((*file)->Allocate(0, 1 << 20).ok());
 }
 
 // The tier's own folders take 260 of the 400 files.
 TEST_F(SmallMedium, TheLastFilesOfTheMediumAreNotTaken) {
-  const std::unique_ptr<FileSystem> files = MakePosixFileSystem();
-  testing::RecordedEvents events;
-  auto opened =
-      testing::OpenStore("disk", folder_.path(), {.budget_bytes = 64 << 20}, *files, events);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  SlabStore& store = **opened;
+  ASSERT_NO_FATAL_FAILURE(Open("disk"));
   absl::Status refused;
   std::vector<SlabName> names;
   for (uint64_t seed = 1; refused.ok() && seed < 400; ++seed) {
     const RandomSlab slab = MakeSlabOfSize(seed, 4096);
-    refused = PutSlab(store, slab).status();
+    refused = PutSlab(*store_, slab).status();
     if (refused.ok()) names.push_back(NameOf(slab.meta));
   }
   EXPECT_EQ(ReasonOf(refused), "MEDIUM_FULL") << refused;
-  const auto space = files->SpaceOf(folder_.path());
+  const auto space = files_->SpaceOf(folder_.path());
   ASSERT_TRUE(space.ok());
   EXPECT_EQ(space->files, space->files_max / 100);
-  ASSERT_TRUE(testing::DeleteSlab(store, names.front()).ok());
-  EXPECT_TRUE(PutSlab(store, MakeSlabOfSize(1000, 4096)).ok());
+  ASSERT_TRUE(testing::DeleteSlab(*store_, names.front()).ok());
+  EXPECT_TRUE(PutSlab(*store_, MakeSlabOfSize(1000, 4096)).ok());
 }
 
 }  // namespace

@@ -35,6 +35,10 @@ if $all; then
   "$KVMESH_ROOT/tools/lib/run_sanitized.sh" asan-all || fail "tests failed under ASan; they are listed above."
   say "Fuzzing"
   "$KVMESH_ROOT/tools/lib/run_fuzz.sh" 300
+  say "The chart against a real kube-apiserver"
+  "$KVMESH_ROOT/tools/test-kube" || fail "the chart does not live on a real API server; the reason is above."
+  say "The image's root file system"
+  "$KVMESH_ROOT/tools/test-image" || fail "the image's root file system does not run a mesh; the reason is above."
 fi
 
 say "Running the tests"

@@ -3,7 +3,7 @@
 #   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
 #   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
 #   tools/test.sh --all              also the long runs of tests, the whole product under ASan+UBSan, clang-tidy on the tests,
-#                                    and long fuzzing
+#                                    long fuzzing, the chart on a real kube-apiserver, and the image's root file system
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$KVMESH_ROOT/tools/lib/packages.sh"
 . "$KVMESH_ROOT/tools/lib/rust.sh"

@@ -169,7 +169,7 @@ class MetricsTest(unittest.TestCase):
         series = self.prometheus.ask("series", **{"match[]": '{__name__=~"kvmesh_.*"}'})
         labels = {label for one in series for label in one}
         self.assertLessEqual(labels, {"__name__", "job", "instance", "le", "rpc", "code", "result", "reason", "cause", "outcome",
-                                      "tier", "what", "state", "phase", "event", "kind", "side", "defect", "tenant"})
+                                      "tier", "what", "state", "phase", "event", "kind", "side", "defect", "tenant", "limit"})
 
 
 if __name__ == "__main__":

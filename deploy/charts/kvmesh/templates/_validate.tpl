@@ -77,6 +77,11 @@
     "parts" (list (list "kvBudget" (default $shards.kvBudget $stage.kvBudget))
                   (list "saveInflightBudget" $shards.saveInflightBudget)
                   (list "weightMemory" (default $shards.weightMemory $stage.weightMemory)))) -}}
+{{- $weights := include "kvmesh.bytes" (dict "value" (default $shards.weightMemory $stage.weightMemory)) | int64 -}}
+{{- $cache := include "kvmesh.bytes" (dict "value" $shards.weightsCacheSize) | int64 -}}
+{{- if lt $cache $weights -}}
+{{- fail (printf "shards.weightsCacheSize: %d bytes is below the weightMemory of shards.stages[%d], %d; a pod that outgrows the volume is evicted" $cache $i $weights) -}}
+{{- end -}}
 {{- end -}}
 {{- if .Values.checkpoints.enabled -}}
 {{- range $name := list "ram" "ramFile" -}}

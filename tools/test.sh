@@ -3,7 +3,7 @@
 #   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
 #   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
 #   tools/test.sh --all              also the long runs of tests, the whole product under ASan+UBSan, clang-tidy on the tests,
-#                                    long fuzzing, the chart on a real kube-apiserver, and the image's root file system
+#                                    long fuzzing, and the image's root file system
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$KVMESH_ROOT/tools/lib/packages.sh"
 . "$KVMESH_ROOT/tools/lib/rust.sh"
@@ -35,8 +35,6 @@ if $all; then
   "$KVMESH_ROOT/tools/lib/run_sanitized.sh" asan-all || fail "tests failed under ASan; they are listed above."
   say "Fuzzing"
   "$KVMESH_ROOT/tools/lib/run_fuzz.sh" 300
-  say "The chart against a real kube-apiserver"
-  "$KVMESH_ROOT/tools/test-kube" || fail "the chart does not live on a real API server; the reason is above."
   say "The image's root file system"
   "$KVMESH_ROOT/tools/test-image" || fail "the image's root file system does not run a mesh; the reason is above."
 fi

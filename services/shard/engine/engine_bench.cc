@@ -1,13 +1,10 @@
 #include "services/shard/engine/engine_bench.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/cpu_count.h"
 #include "common/base/limits.h"
@@ -109,15 +106,6 @@ absl::Status CheckOptions(const model::ModelConfig& config, const EngineBenchOpt
         absl::StrCat(longest, " tokens, the model's context is ", config.context_length));
   }
   return absl::OkStatus();
-}
-
-// The most memory that the process ever had, files that it reads included; 0 where it is not known.
-uint64_t PeakMemoryBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (absl::StartsWith(line, "VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
-  }
-  return 0;
 }
 
 absl::Status WarmUp(Engine& engine, StepProfile& profile, MonoTime start,

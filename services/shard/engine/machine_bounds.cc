@@ -1,10 +1,14 @@
 #include "services/shard/engine/machine_bounds.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "services/shard/engine/weight_arena.h"
@@ -70,6 +74,14 @@ absl::StatusOr<MachineBounds> MeasureBounds(ComputePool& pool, InstructionSet se
   bounds.float_operations = operations_a_second(peaks.multiply_add, peaks.multiply_add_operations);
   bounds.word_operations = operations_a_second(peaks.dot_words, peaks.dot_words_operations);
   return bounds;
+}
+
+uint64_t PeakMemoryBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
+  }
+  return 0;
 }
 
 }  // namespace kvmesh::shard

@@ -45,4 +45,8 @@ struct MachineBounds {
 absl::StatusOr<MachineBounds> MeasureBounds(ComputePool& pool, InstructionSet set, size_t bytes,
                                             const Clock& clock);
 
+// The most memory that this process ever had, pages of files that it maps included; 0 where the
+// system does not say.
+uint64_t PeakMemoryBytes();
+
 }  // namespace kvmesh::shard

@@ -33,15 +33,24 @@ size_t DirectHeight(size_t rows) {
   return *std::lower_bound(std::begin(kDirectHeights), std::end(kDirectHeights), rows);
 }
 
-// Where each task's panels begin, and the end. Large shares first and ever smaller ones later, so
-// that threads read long runs and yet end at the same time.
-void Share(size_t panels, size_t threads, std::vector<size_t>& begins) {
-  begins.assign(1, 0);
-  size_t left = panels;
-  while (left > 0) {
-    const size_t share = std::max<size_t>(1, left / (2 * threads));
-    for (size_t i = 0; i < threads && left > 0; ++i, left -= share) {
-      begins.push_back(begins.back() + share);
+struct PanelRun {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// The tasks of a pool of `threads`: the panels of each thread are one run, so that it reads memory
+// front to back, cut into ever smaller pieces, so that whoever is done first can help with the
+// rest.
+void Share(size_t panels, size_t threads, std::vector<PanelRun>& tasks) {
+  tasks.clear();
+  for (size_t thread = 0; thread < threads; ++thread) {
+    size_t begin = panels * thread / threads;
+    const size_t end = panels * (thread + 1) / threads;
+    for (size_t task = thread; begin < end; task += threads) {
+      const size_t share = std::max<size_t>(1, (end - begin) / 2);
+      if (tasks.size() <= task) tasks.resize((task / threads + 1) * threads);
+      tasks[task] = {begin, begin + share};
+      begin += share;
     }
   }
 }
@@ -88,7 +97,7 @@ PanelProduct ProductWith(const Product& product, const Way& way, size_t panel, s
 
 struct MultiplyScratch::Buffers {
   Activations activations;
-  std::vector<size_t> begins;
+  std::vector<PanelRun> tasks;
   std::vector<AlignedBuffer<uint8_t>> widened;  // [threads]
 };
 
@@ -102,13 +111,14 @@ namespace {
 // One tile: each panel is read once.
 void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers, const Numerics& numerics,
                     absl::Span<const Product> products) {
-  Share(PanelsOf(products), pool.threads(), buffers.begins);
-  pool.Run(buffers.begins.size() - 1, [&](size_t task, uint32_t worker) {
+  Share(PanelsOf(products), pool.threads(), buffers.tasks);
+  pool.Run(buffers.tasks.size(), [&](size_t task, uint32_t worker) {
+    const PanelRun panels = buffers.tasks[task];
     size_t run = 0;  // panels of one product
-    for (size_t i = buffers.begins[task]; i < buffers.begins[task + 1]; i += run) {
+    for (size_t i = panels.begin; i < panels.end; i += run) {
       size_t panel = i;
       const Product& product = ProductOf(products, panel);
-      run = std::min(buffers.begins[task + 1] - i, PanelsOf(*product.weights) - panel);
+      run = std::min(panels.end - i, PanelsOf(*product.weights) - panel);
       const Way way = WayOf(numerics, *product.weights);
       const Activations::Tile tile = buffers.activations.tile(way.form, 0);
       way.kernels.multiply[way.type][tile.height - 1](ProductWith(product, way, panel, run, tile));

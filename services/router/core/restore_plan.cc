@@ -144,7 +144,8 @@ void RestorePlanner::EndRow(std::vector<forward::SlabRef> bad_slabs) {
 void RestorePlanner::NextRow(const std::string& why, MonoTime now) {
   EndRow({});
   choice_.reset();
-  cause_ = absl::StrCat("restore_failed:", why);
+  // That of the longest row explains most: the next one may be missing because of it.
+  if (cause_ == kNoRow) cause_ = absl::StrCat("restore_failed:", why);
   if (rows_left_ == 0 || text_bytes_max_ == 0) return GoCold(cause_);
   Lookup(now);
 }
@@ -167,7 +168,7 @@ void RestorePlanner::Tick(MonoTime now) {
       return GoCold("disabled: meta unavailable");
     case State::kRead:
       EndRow({});
-      return GoCold("restore_failed:slow");
+      return GoCold(cause_ == kNoRow ? "restore_failed:slow" : cause_);
     case State::kIdle:
       return;
   }

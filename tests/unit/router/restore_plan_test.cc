@@ -149,6 +149,20 @@ TEST_F(RestorePlannerTest, ASeamThatDoesNotJoinIsNobodysFault) {
   EXPECT_EQ(planner_.cold_cause(), "restore_failed:seam");
 }
 
+TEST_F(RestorePlannerTest, TheLongestRowsFaultIsTheCauseWhateverTheNextOnesHave) {
+  Begin();
+  Read(9);
+  planner_.Failed("corrupt", SlabName(Slab({0, 4}).ref), now_);
+  effects_.erase(effects_.begin());  // the lease's end
+  planner_.OnCheckpoint(Find(7).call, absl::NotFoundError("quarantined meanwhile"), now_);
+  effects_.erase(effects_.begin());
+  Find(5);
+  now_ = planner_.NextTimer();
+  planner_.Tick(now_);
+  EXPECT_FALSE(planner_.running());
+  EXPECT_EQ(planner_.cold_cause(), "restore_failed:corrupt");
+}
+
 TEST_F(RestorePlannerTest, DriftIsAMissWhereExactTokensAreRequired) {
   for (const bool exact : {false, true}) {
     exact_tokens_ = exact;

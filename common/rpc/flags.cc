@@ -1,8 +1,10 @@
 #include "common/rpc/flags.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace kvmesh::rpc {
 
@@ -19,6 +21,14 @@ absl::Status CheckAddress(absl::string_view address) {
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("\"", address, "\" is not HOST:PORT with a port from 1 to 65535"));
+}
+
+std::vector<std::string> SplitNames(absl::string_view names) {
+  std::vector<std::string> split;
+  for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipWhitespace())) {
+    split.emplace_back(absl::StripAsciiWhitespace(name));
+  }
+  return split;
 }
 
 CLI::Validator Address() {

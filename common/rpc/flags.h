@@ -1,4 +1,5 @@
-// Checks of flag values that CLI11 lacks. Each tells the value and what is expected.
+// What CLI11 lacks: checks of flag values, each of which tells the value and what is expected, and
+// lists.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -16,6 +18,9 @@ namespace kvmesh::rpc {
 absl::Status CheckAddress(absl::string_view address);
 // The same for a flag.
 CLI::Validator Address();
+
+// Those of a list that is separated by commas; spaces around them do not count.
+std::vector<std::string> SplitNames(absl::string_view names);
 
 // Digits alone: CLI11 itself takes -1 for the largest number, and so any that is too large.
 CLI::Validator WholeNumber(uint64_t min, uint64_t max = std::numeric_limits<uint64_t>::max());

@@ -7,7 +7,8 @@
 namespace kvmesh::rpc {
 
 RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 absl::Duration timeout) {
+                 absl::Duration timeout, CallGroup* group)
+    : member_(group, context_) {
   context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   call_ = grpc::GenericStub(channel).PrepareCall(&context_, method, &queue_);
   call_->StartCall(this);

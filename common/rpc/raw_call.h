@@ -13,14 +13,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/rpc/call_group.h"
 
 namespace kvmesh::rpc {
 
 class RawCall {
  public:
-  // `method`: "/package.Service/Method".
+  // `method`: "/package.Service/Method". `group`, which may be null, outlives it.
   RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-          absl::Duration timeout);
+          absl::Duration timeout, CallGroup* group = nullptr);
   ~RawCall();
   RawCall(const RawCall&) = delete;
   RawCall& operator=(const RawCall&) = delete;
@@ -40,6 +41,7 @@ class RawCall {
   bool Wait();
 
   grpc::ClientContext context_;
+  const CallGroup::Member member_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   bool started_ = false;

@@ -3,11 +3,10 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/rpc/flags.h"
 #include "common/rpc/process.h"
 #include "services/router/grpc/router_server.h"
@@ -130,12 +129,11 @@ absl::Status SetCheckpointOptions(const Flags& flags, RouterOptions& options) {
 absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   RouterOptions options;
   options.server = rpc::ServerOptionsFrom(flags.service);
-  for (absl::string_view name : absl::StrSplit(flags.shards, ',', absl::SkipWhitespace())) {
-    name = absl::StripAsciiWhitespace(name);
+  for (std::string& name : rpc::SplitNames(flags.shards)) {
     if (absl::Status status = rpc::CheckAddress(name); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--shards: ", status.message()));
     }
-    options.discovery.names.emplace_back(name);
+    options.discovery.names.push_back(std::move(name));
   }
   if (options.discovery.names.empty()) return absl::InvalidArgumentError("--shards names no shard");
   options.discovery.resolve_interval = absl::Milliseconds(flags.resolve_ms);

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -139,9 +138,7 @@ absl::StatusOr<LayerRange> LayersOf(const Flags& flags, uint32_t layer_count) {
 ShardServerOptions OptionsFrom(const Flags& flags) {
   ShardServerOptions options;
   options.server = rpc::ServerOptionsFrom(flags.service);
-  for (absl::string_view name : absl::StrSplit(flags.peers, ',', absl::SkipWhitespace())) {
-    options.peers.emplace_back(absl::StripAsciiWhitespace(name));
-  }
+  options.peers = rpc::SplitNames(flags.peers);
   options.caching = !flags.no_kv_cache;
   options.sessions_max = flags.sessions_max;
   options.bytes_max = flags.bytes_max;

@@ -179,9 +179,9 @@ void SimShard::Perform() {
       Save(save->job);
     } else if (const auto* restore = std::get_if<shard::StartRestore>(&effect)) {
       Restore(restore->job);
-    } else {
-      network_.Cancel(down_.at(std::get<shard::EndDown>(effect).stream));
-    }
+    } else if (const auto* end_down = std::get_if<shard::EndDown>(&effect)) {
+      network_.Cancel(down_.at(end_down->stream));
+    }  // a restore that is given up ends when it ends
   }
 }
 

@@ -180,6 +180,14 @@ absl::StatusOr<std::string> LocalMesh::StartStores() {
   return meta;
 }
 
+std::string LocalMesh::StoreAddresses() const {
+  std::vector<std::string> addresses;
+  for (const ServiceEntry& service : file_.services) {
+    if (absl::StartsWith(service.name, kTierPrefix)) addresses.push_back(service.address);
+  }
+  return absl::StrJoin(addresses, ",");
+}
+
 absl::Status LocalMesh::StartShards(const std::string& meta_address, std::string* all_addresses) {
   std::vector<ServiceEntry> shards;
   std::vector<std::string> addresses;
@@ -200,7 +208,9 @@ absl::Status LocalMesh::StartShards(const std::string& meta_address, std::string
     if (options_.threads > 0) {
       arguments.insert(arguments.end(), {"--threads", absl::StrCat(options_.threads)});
     }
-    if (!meta_address.empty()) arguments.insert(arguments.end(), {"--meta", meta_address});
+    if (!meta_address.empty()) {
+      arguments.insert(arguments.end(), {"--meta", meta_address, "--stores", StoreAddresses()});
+    }
     KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-shard", shard, std::move(arguments)));
     ++shards_;
   }

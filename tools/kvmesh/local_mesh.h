@@ -53,6 +53,8 @@ class LocalMesh {
   absl::Status StartProcesses(Interrupt& interrupt);
   // Arbiter and tiers; empty: none are wanted. Else the arbiter's address.
   absl::StatusOr<std::string> StartStores();
+  // Of the tiers, separated by commas.
+  std::string StoreAddresses() const;
   absl::Status StartShards(const std::string& meta_address, std::string* all_addresses);
   absl::Status StartProcess(const std::string& program, ServiceEntry entry,
                             std::vector<std::string> arguments);

@@ -2,7 +2,6 @@
 // read, and how both ended. Plain values; what runs them (threads, gRPC) is invisible here.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -95,8 +94,6 @@ struct RestoreJob {
   std::vector<uint32_t> tokens;  // ids, as the history has them
   std::vector<SlabRead> reads;   // together all of the shard's layers
   absl::Duration time_limit;
-  // Shared: the hop sets it while the reading goes on.
-  std::shared_ptr<std::atomic<bool>> cancel;
 };
 
 // Why state was not restored.

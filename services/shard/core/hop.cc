@@ -179,8 +179,7 @@ void Hop::OnClose(StreamId id, Stream& stream, forward::Close close, MonoTime no
   std::erase_if(stream.queue, [](const QueuedFrame& queued) {
     return std::holds_alternative<forward::Compute>(queued.frame);
   });
-  stream.waits = Stream::Waits::kNothing;
-  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
+  StopWaiting(id, stream);
   if (!stream.queue.empty() && IsComputing(stream.session) && running_->decode) {
     // A save needs the state that the step has on loan.
     stream.dropping = true;

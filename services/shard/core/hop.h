@@ -70,7 +70,12 @@ struct StartSave {
 struct StartRestore {
   RestoreJob job;
 };
-using Effect = std::variant<AnswerUp, EndUp, OpenDown, SendDown, EndDown, StartSave, StartRestore>;
+// Give up the reading: nobody waits for it any more. Its OnRestoreDone may come all the same.
+struct CancelRestore {
+  StreamId stream{0};
+};
+using Effect = std::variant<AnswerUp, EndUp, OpenDown, SendDown, EndDown, StartSave, StartRestore,
+                            CancelRestore>;
 
 struct HopCounters {
   std::array<uint64_t, kMissCauseCount> misses{};
@@ -185,9 +190,8 @@ class Hop {
     enum class Waits { kNothing, kRoom, kRestore };
     Waits waits = Waits::kNothing;
     MonoTime waits_since;
-    std::optional<RestoreJob> restore;                  // while it waits for room
-    std::shared_ptr<std::atomic<bool>> restore_cancel;  // shared with the reading
-    std::vector<uint32_t> restore_tokens;               // ids
+    std::optional<RestoreJob> restore;     // while it waits for room
+    std::vector<uint32_t> restore_tokens;  // ids
     uint32_t restore_last_step = 0;
   };
 
@@ -249,6 +253,7 @@ class Hop {
   void Begin(StreamId id, MonoTime now);
   void BeginThoseWithRoom(MonoTime now);
   void AnswerOpened(StreamId id, Stream& stream, bool restored);
+  void StopWaiting(StreamId id, Stream& stream);
   void Install(const Stream& stream, SessionEntry* entry, RestoredState restored);
   absl::Status RestoreMiss(const Stream& stream, const RestoreFailure& failure);
 

@@ -131,12 +131,10 @@ RestoreJob Hop::MakeRestoreJob(StreamId id, const forward::Open& open,
   const auto tokens = static_cast<std::ptrdiff_t>(restore.tokens);
   stream.restore_tokens = {open.history.begin(), open.history.begin() + tokens};
   stream.restore_last_step = restore.last_step;
-  stream.restore_cancel = std::make_shared<std::atomic<bool>>(false);
   RestoreJob job{.stream = id,
                  .cache_namespace = open.cache_namespace,
                  .tokens = stream.restore_tokens,
-                 .time_limit = options_.checkpoints.restore_timeout,
-                 .cancel = stream.restore_cancel};
+                 .time_limit = options_.checkpoints.restore_timeout};
   job.reads = PlanReads(restore, options_.layers).value();  // the edge has checked it
   return job;
 }
@@ -176,6 +174,13 @@ void Hop::AnswerOpened(StreamId id, Stream& stream, bool restored) {
     opened.epoch = entry->has_state ? entry->state_epoch : SessionEpoch{0};
   }
   Tell(id, opened);
+}
+
+// For room or for restored state: nothing will run on the stream.
+void Hop::StopWaiting(StreamId id, Stream& stream) {
+  if (std::exchange(stream.waits, Stream::Waits::kNothing) == Stream::Waits::kRestore) {
+    effects_.emplace_back(CancelRestore{id});
+  }
 }
 
 void Hop::OnRestoreDone(StreamId id, RestoreResult result, MonoTime now) {

@@ -27,13 +27,13 @@ void Hop::End(StreamId id, const absl::Status& status, MonoTime now, Below below
 }
 
 void Hop::Remove(StreamId id, Below below, MonoTime now) {
-  const Stream stream = std::move(streams_.at(id));
+  Stream stream = std::move(streams_.at(id));
   streams_.erase(id);
+  StopWaiting(id, stream);
   if (auto it = by_session_.find(stream.session); it != by_session_.end() && it->second == id) {
     by_session_.erase(it);
   }
   if (stream.next.has_value() && below == Below::kCancel) effects_.emplace_back(EndDown{id});
-  if (stream.restore_cancel != nullptr) stream.restore_cancel->store(true);
   if (stream.closing) return;
   if (IsRunning(id)) {
     // A decode step that runs may end: its answer serves the retry. Half a prefill serves nobody.

@@ -10,6 +10,11 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
                  "Address of the arbiter, HOST:PORT: sessions that this shard gives up are then "
                  "saved as fragments")
       ->check(rpc::Address());
+  app.add_option(
+         "--stores", flags.stores,
+         "Stores that this shard may call, whoever names them: as --peers. \"*\" allows any "
+         "address")
+      ->capture_default_str();
   app.add_option("--save-inflight-bytes-max", flags.save_inflight_bytes_max,
                  "Most bytes of snapshots that are being stored; saves beyond it are dropped")
       ->capture_default_str()
@@ -46,6 +51,7 @@ void Apply(const CheckpointFlags& flags, ShardServerOptions* options) {
   checkpoints.restore_timeout = absl::Seconds(flags.restore_timeout_seconds);
   checkpoints.min_tokens = flags.min_tokens;
   options->meta_address = flags.meta;
+  options->stores = rpc::SplitNames(flags.stores);
   options->align_tokens = flags.align_tokens;
 }
 

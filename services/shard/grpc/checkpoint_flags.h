@@ -13,6 +13,7 @@ namespace kvmesh::shard {
 struct CheckpointFlags {
   bool off = false;
   std::string meta;
+  std::string stores = "*";
   uint64_t save_inflight_bytes_max = CheckpointOptions{}.save_inflight_bytes_max;
   double evict_save_timeout_seconds = 2;
   double save_timeout_seconds = 30;

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/blob_client.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/flags.h"
 #include "services/shard/core/restore_reader.h"
 
 namespace kvmesh::shard {
@@ -31,6 +32,7 @@ SaveDrop DropOf(const absl::Status& status) {
     case absl::StatusCode::kDeadlineExceeded:
       return SaveDrop::kDeadline;
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
       return SaveDrop::kStoreUnavailable;
     default:
       return SaveDrop::kStoreRefused;
@@ -42,6 +44,7 @@ SaveDrop ReserveDropOf(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kInternal:
+    case absl::StatusCode::kCancelled:
       return SaveDrop::kNoArbiter;
     default:
       return SaveDrop::kReserveRefused;
@@ -73,6 +76,7 @@ RestoreFault FaultOf(const absl::Status& status) {
     case absl::StatusCode::kDeadlineExceeded:
       return RestoreFault::kDeadline;
     case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kPermissionDenied:
       return RestoreFault::kRefused;
     default:
       return RestoreFault::kUnavailable;
@@ -97,6 +101,7 @@ struct CheckpointIo::Restoring {
   RestoreJob job;
   MonoTime deadline;
   SessionState state;  // each read fills layers of its own
+  rpc::CallGroup calls;
 
   Mutex mutex;
   size_t reads_left ABSL_GUARDED_BY(mutex) = 0;
@@ -111,14 +116,20 @@ CheckpointIo::CheckpointIo(const CheckpointIoOptions& options, const Clock& cloc
       engine_(engine),
       vocabulary_(vocabulary),
       events_(std::move(events)),
-      meta_(options.meta_address.empty() ? nullptr
-                                         : std::make_unique<MetaClient>(options.meta_address)),
+      meta_(options.meta_address.empty()
+                ? nullptr
+                : std::make_unique<MetaClient>(options.meta_address, saving_)),
       saves_(options.save_threads, options.waiting_max),
       fragments_(options.fragment_threads, options.waiting_max),
       restores_(options.restore_threads, options.waiting_max) {}
 
 void CheckpointIo::Stop() {
   stopping_.store(true);
+  saving_.CancelAll();
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [stream, restoring] : restoring_) restoring->calls.CancelAll();
+  }
   saves_.Stop();
   fragments_.Stop();
   restores_.Stop();
@@ -154,6 +165,7 @@ std::optional<SaveDrop> CheckpointIo::RunSave(SaveJob& job, MonoTime deadline) {
   if (!draft.ok()) return SaveDrop::kEncodeFailed;
   absl::StatusOr<Reservation> place = Reserve(job, *draft, deadline);
   if (!place.ok()) {
+    if (saving_.cancelled()) return SaveDrop::kShuttingDown;
     LOG(WARNING) << "no reservation for layers " << layers.begin << ":" << layers.end << ": "
                  << place.status();
     return ReserveDropOf(place.status());
@@ -165,6 +177,7 @@ std::optional<SaveDrop> CheckpointIo::RunSave(SaveJob& job, MonoTime deadline) {
   if (slab.ok() && put.ok()) return std::nullopt;
   if (job.fragment()) meta_->Cancel(place->write_id, kCancelTimeout);
   if (!slab.ok()) return BuildDropOf(slab.status());
+  if (saving_.cancelled()) return SaveDrop::kShuttingDown;
   LOG(WARNING) << "the store at " << place->store_address << " did not take a slab: " << put;
   return DropOf(put);
 }
@@ -188,6 +201,8 @@ absl::Status CheckpointIo::Put(SaveId id, const Reservation& place,
                                const std::shared_ptr<const BuiltSlab>& slab, MonoTime deadline) {
   const absl::Duration left = deadline - clock_.Now();
   if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no time left to send it");
+  KVMESH_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                          ChannelTo(place.store_address));
   const slab::SlabMeta& meta = slab->image().meta();
   v1::PutHeader header;
   SetSlabId(meta.key, meta.header.layers, meta.write_id, header.mutable_slab());
@@ -195,8 +210,8 @@ absl::Status CheckpointIo::Put(SaveId id, const Reservation& place,
   header.set_size_bytes(slab->image().size());
   header.set_payload_crc32c(meta.payload_crc32c());
   events_.save_started(id);
-  return rpc::PutSlab(ChannelTo(place.store_address), header,
-                      {.parts = slab->image().Parts(), .owner = slab}, left)
+  return rpc::PutSlab(channel, header, {.parts = slab->image().Parts(), .owner = slab}, left,
+                      &saving_)
       .status();
 }
 
@@ -210,6 +225,10 @@ void CheckpointIo::Restore(RestoreJob job) {
   {
     MutexLock lock(&restoring->mutex);
     restoring->reads_left = reads;
+  }
+  {
+    MutexLock lock(&mutex_);
+    restoring_[restoring->job.stream] = restoring;
   }
   for (size_t read = 0; read < reads; ++read) {
     const bool taken =
@@ -241,7 +260,18 @@ void CheckpointIo::RunRead(Restoring& restoring, size_t read, bool run) {
     LOG(WARNING) << "a restore failed: " << RestoreFaultName(failed->fault) << ": "
                  << failed->detail;
   }
+  {
+    MutexLock lock(&mutex_);
+    restoring_.erase(restoring.job.stream);
+  }
   events_.restore_done(restoring.job.stream, std::move(result));
+}
+
+void CheckpointIo::CancelRestore(StreamId stream) {
+  MutexLock lock(&mutex_);
+  if (const auto found = restoring_.find(stream); found != restoring_.end()) {
+    found->second->calls.CancelAll();
+  }
 }
 
 std::optional<RestoreFailure> CheckpointIo::Read(Restoring& restoring, size_t read) {
@@ -251,30 +281,31 @@ std::optional<RestoreFailure> CheckpointIo::Read(Restoring& restoring, size_t re
     return RestoreFailure{.fault = fault, .detail = std::string(detail), .slab = wanted.slab};
   };
   const absl::Duration left = restoring.deadline - clock_.Now();
-  if (job.cancel->load()) return failed(RestoreFault::kCancelled, "the stream has ended");
+  const auto given_up = [&] { return stopping_.load() || restoring.calls.cancelled(); };
+  if (given_up()) return failed(RestoreFault::kCancelled, "nobody waits for it any more");
   if (left <= absl::ZeroDuration()) return failed(RestoreFault::kDeadline, "no time left");
+  const auto channel = ChannelTo(wanted.slab.store_address);
+  if (!channel.ok()) return failed(FaultOf(channel.status()), channel.status().message());
   std::optional<RestoreReader> reader;
   std::optional<RestoreFailure> failure;
-  const auto got =
-      rpc::GetSlab(ChannelTo(wanted.slab.store_address), GetRequestOf(wanted, job.tokens.size()),
-                   left, [&](const v1::GetHeader& header, absl::string_view bytes) -> absl::Status {
-                     if (job.cancel->load() || stopping_.load()) {
-                       failure = failed(RestoreFault::kCancelled, "the stream has ended");
-                       return absl::CancelledError("given up");
-                     }
-                     if (!reader.has_value()) {
-                       reader.emplace(RestoreWant{.read = wanted,
-                                                  .cache_namespace = job.cache_namespace,
-                                                  .tokens = job.tokens,
-                                                  .kv_dtype = options_.facts.kv_dtype,
-                                                  .vocabulary = vocabulary_,
-                                                  .state = restoring.state},
-                                      header.size_bytes());
-                     }
-                     failure = reader->Append(bytes);
-                     return failure.has_value() ? absl::DataLossError("refused") : absl::OkStatus();
-                   });
+  const auto got = rpc::GetSlab(
+      *channel, GetRequestOf(wanted, job.tokens.size()), left,
+      [&](const v1::GetHeader& header, absl::string_view bytes) -> absl::Status {
+        if (!reader.has_value()) {
+          reader.emplace(RestoreWant{.read = wanted,
+                                     .cache_namespace = job.cache_namespace,
+                                     .tokens = job.tokens,
+                                     .kv_dtype = options_.facts.kv_dtype,
+                                     .vocabulary = vocabulary_,
+                                     .state = restoring.state},
+                         header.size_bytes());
+        }
+        failure = reader->Append(bytes);
+        return failure.has_value() ? absl::DataLossError("refused") : absl::OkStatus();
+      },
+      &restoring.calls);
   if (failure.has_value()) return failure;
+  if (given_up()) return failed(RestoreFault::kCancelled, "nobody waits for it any more");
   if (!got.ok()) return failed(FaultOf(got.status()), got.status().message());
   if (!reader.has_value()) return failed(RestoreFault::kCorrupt, "the answer has no bytes");
   if (failure = reader->Finish(); failure.has_value()) return failure;
@@ -283,7 +314,14 @@ std::optional<RestoreFailure> CheckpointIo::Read(Restoring& restoring, size_t re
   return std::nullopt;
 }
 
-std::shared_ptr<grpc::Channel> CheckpointIo::ChannelTo(const std::string& address) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> CheckpointIo::ChannelTo(const std::string& address) {
+  if (const absl::Status valid = rpc::CheckAddress(address); !valid.ok()) {
+    return absl::PermissionDeniedError(absl::StrCat("store_address: ", valid.message()));
+  }
+  if (!options_.store_allowed(address)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("store_address: ", address, " is not among this shard's stores"));
+  }
   MutexLock lock(&mutex_);
   if (channels_.size() >= kChannelsMax && channels_.count(address) == 0) channels_.clear();
   std::shared_ptr<grpc::Channel>& channel = channels_[address];

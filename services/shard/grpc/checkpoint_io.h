@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/rpc/call_group.h"
 #include "services/shard/core/checkpoint.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/job.h"
@@ -30,6 +31,8 @@ struct CheckpointIoOptions {
   SlabFacts facts;
   uint32_t model_layers = 0;
   std::string meta_address;  // empty: no fragments
+  // Whether a store may be dialled, whoever names it.
+  std::function<bool(const std::string&)> store_allowed;
   // Slabs that are built and sent at a time: each costs its size in memory beside the snapshot.
   uint32_t save_threads = 2;
   uint32_t fragment_threads = 2;  // apart, so that a store that hangs does not hold them up
@@ -54,7 +57,9 @@ class CheckpointIo {
 
   void Save(const std::shared_ptr<SaveJob>& job);
   void Restore(RestoreJob job);
-  // Gives up what waits; what runs ends within its time limit. Idempotent.
+  // Its restore_done tells of a failure, at once, if it is not under way already.
+  void CancelRestore(StreamId stream);
+  // Gives up what waits and what runs, whatever a store or the arbiter is doing. Idempotent.
   void Stop();
 
  private:
@@ -68,16 +73,20 @@ class CheckpointIo {
                    const std::shared_ptr<const BuiltSlab>& slab, MonoTime deadline);
   void RunRead(Restoring& restoring, size_t read, bool run);
   std::optional<RestoreFailure> Read(Restoring& restoring, size_t read);
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
+  // PermissionDenied: no address, or not one of this shard's stores.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& address);
 
   const CheckpointIoOptions options_;
   const Clock& clock_;
   const Engine& engine_;
   const Vocabulary& vocabulary_;
   const Events events_;
+  rpc::CallGroup saving_;                   // calls to stores and for reservations
   const std::unique_ptr<MetaClient> meta_;  // null: no arbiter is known
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
+  // Those under way.
+  std::map<StreamId, std::shared_ptr<Restoring>> restoring_ ABSL_GUARDED_BY(mutex_);
   // One bulk connection a store.
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
   // Last: their threads use what stands above.

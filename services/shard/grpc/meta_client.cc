@@ -26,8 +26,8 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
 
 }  // namespace
 
-MetaClient::MetaClient(const std::string& address)
-    : stub_(v1::MetaService::NewStub(rpc::MakeChannel(address))) {}
+MetaClient::MetaClient(const std::string& address, rpc::CallGroup& reserving)
+    : reserving_(reserving), stub_(v1::MetaService::NewStub(rpc::MakeChannel(address))) {}
 
 absl::StatusOr<Reservation> MetaClient::ReserveFragment(const FragmentRequest& request,
                                                         absl::Duration timeout) {
@@ -51,6 +51,7 @@ absl::StatusOr<Reservation> MetaClient::ReserveFragment(const FragmentRequest& r
 
   grpc::ClientContext context;
   SetDeadline(context, timeout);
+  const rpc::CallGroup::Member member(&reserving_, context);
   v1::ReserveResponse answer;
   KVMESH_RETURN_IF_ERROR(rpc::FromGrpc(stub_->Reserve(&context, proto, &answer)));
   if (answer.ranges_size() != 1 || answer.ranges(0).address().empty()) {

@@ -10,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/base/layer_range.h"
 #include "common/forward/frames.h"
+#include "common/rpc/call_group.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 
 namespace kvmesh::shard {
@@ -30,16 +31,19 @@ struct Reservation {
 
 class MetaClient {
  public:
-  explicit MetaClient(const std::string& address);
+  // `reserving`, which outlives it, has the calls of ReserveFragment.
+  MetaClient(const std::string& address, rpc::CallGroup& reserving);
 
-  // The arbiter's errors (Meta.Reserve); DeadlineExceeded after `timeout`; Internal: its answer has
-  // no write_id, or another number of ranges than the one asked for.
+  // The arbiter's errors (Meta.Reserve); DeadlineExceeded after `timeout`; Cancelled with the
+  // group; Internal: its answer has no write_id, or another number of ranges than the one asked
+  // for.
   absl::StatusOr<Reservation> ReserveFragment(const FragmentRequest& request,
                                               absl::Duration timeout);
   // Best effort: a reservation that is not cancelled lapses.
   void Cancel(const WriteId& write_id, absl::Duration timeout);
 
  private:
+  rpc::CallGroup& reserving_;
   const std::unique_ptr<v1::MetaService::StubInterface> stub_;
 };
 

@@ -111,6 +111,8 @@ void ShardRuntime::Perform(Effect effect) {
     checkpoints_->Save(save->job);
   } else if (auto* restore = std::get_if<StartRestore>(&effect)) {
     checkpoints_->Restore(std::move(restore->job));
+  } else if (auto* given_up = std::get_if<CancelRestore>(&effect)) {
+    checkpoints_->CancelRestore(given_up->stream);
   }
 }
 

@@ -81,7 +81,8 @@ ShardServer::ShardServer(const ShardServerOptions& options, std::unique_ptr<Engi
     : options_(options),
       engine_(std::move(engine)),
       vocabulary_(std::move(vocabulary)),
-      peers_(options.peers) {}
+      peers_(options.peers),
+      stores_(options.stores) {}
 
 absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
     const ShardServerOptions& options, const Clock& clock, std::unique_ptr<Engine> engine,
@@ -149,9 +150,11 @@ std::vector<std::string> ShardServer::Features() const {
 }
 
 CheckpointIoOptions ShardServer::OptionsOfCheckpoints() const {
-  CheckpointIoOptions checkpoints{.facts = SlabFactsOf(engine_->info()),
-                                  .model_layers = engine_->info().config.layer_count,
-                                  .meta_address = options_.meta_address};
+  CheckpointIoOptions checkpoints{
+      .facts = SlabFactsOf(engine_->info()),
+      .model_layers = engine_->info().config.layer_count,
+      .meta_address = options_.meta_address,
+      .store_allowed = [this](const std::string& address) { return stores_.Allows(address); }};
   checkpoints.facts.min_tokens = options_.checkpoints.min_tokens;
   checkpoints.facts.align_tokens = options_.align_tokens;
   checkpoints.facts.hostname = Hostname();

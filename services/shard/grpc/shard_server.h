@@ -23,6 +23,7 @@ namespace kvmesh::shard {
 struct ShardServerOptions {
   rpc::ServerOptions server;
   std::vector<std::string> peers;  // names that may be dialled (peer_book.h)
+  std::vector<std::string> stores = {"*"};
   InstanceId instance = RandomId<InstanceId>();
   bool caching = true;
   uint32_t sessions_max = 8;
@@ -86,6 +87,7 @@ class ShardServer {
   bool caching_ = false;
   ShardMetrics metrics_;
   PeerBook peers_;
+  PeerBook stores_;
   std::unique_ptr<ShardRuntime> runtime_;
   std::unique_ptr<ShardService> service_;
   std::unique_ptr<rpc::RpcServer> server_;

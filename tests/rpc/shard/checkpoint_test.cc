@@ -26,7 +26,7 @@ forward::CacheNamespace ToyNamespace() {
           .ctx_params_hash = Sha256Of("toy params")};
 }
 
-// Takes the header of every Put and then does not answer until it is let go.
+// Takes every Put whole, or the request of every Get, and then does not answer until it is let go.
 class HangingStore final : public v1::BlobService::Service {
  public:
   grpc::Status Put(grpc::ServerContext* context, grpc::ServerReader<v1::PutRequest>* reader,
@@ -34,15 +34,24 @@ class HangingStore final : public v1::BlobService::Service {
     v1::PutRequest request;
     while (reader->Read(&request)) {
     }
-    held_ = true;
-    EXPECT_TRUE(Eventually([&] { return released_ || context->IsCancelled(); }));
-    return grpc::Status::OK;
+    return Hold(context);
   }
-  bool held() const { return held_; }
+  grpc::Status Get(grpc::ServerContext* context, const v1::GetRequest*,
+                   grpc::ServerWriter<v1::GetResponse>*) override {
+    return Hold(context);
+  }
+  bool held() const { return calls_ > 0; }
+  int calls() const { return calls_; }
   void Release() { released_ = true; }
 
  private:
-  std::atomic<bool> held_{false};
+  grpc::Status Hold(grpc::ServerContext* context) {
+    ++calls_;
+    EXPECT_TRUE(Eventually([&] { return released_ || context->IsCancelled(); }));
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int> calls_{0};
   std::atomic<bool> released_{false};
 };
 
@@ -282,6 +291,85 @@ TEST_F(CheckpointTest, WhatCannotBeReadIsAMissWithItsCause) {
   restore = RestoreOfPrompt();
   restore.slabs[0].tokens_sha256 = Sha256Of("other");
   EXPECT_EQ(MissOf(restore, WithCheckpoints()), "restore_failed:wrong_slab");
+}
+
+TEST_F(CheckpointTest, AStoreThatIsNotAmongTheShardsIsNeverDialled) {
+  SavePrompt();
+  ShardServerOptions options = WithCheckpoints();
+  options.stores = {"127.0.0.1:1", "stores.example"};
+  EXPECT_EQ(MissOf(RestoreOfPrompt(), options), "restore_failed:refused");
+  options.stores = {store_};
+  EXPECT_NE(MissOf(RestoreOfPrompt(), options), "restore_failed:refused");
+  TestShard shard = StartShard(clock_, {}, options);
+  ForwardClient client(*shard.stub);
+  client.Send(MakeNamedOpen({Ref(shard, kAll)}, 1, kPrompt));
+  client.Send(MakeFrame(forward::CacheMode::kPrefill, kPrompt, 0, 0, kAll));
+  client.Send(MakeSave(kPrompt.size(), "127.0.0.1:1"));
+  EXPECT_EQ(ReadSaveEnd(client), "dropped store_refused");
+}
+
+TEST_F(CheckpointTest, AStoresAddressThatIsNoneIsNeverDialled) {
+  SavePrompt();
+  for (const char* address : {"127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", ":1", "dns:///a:1",
+                              "ipv4:127.0.0.1:1,127.0.0.1:2", "http://127.0.0.1:1"}) {
+    forward::HopRestore restore = RestoreOfPrompt();
+    restore.slabs[0].store_address = address;
+    EXPECT_EQ(MissOf(restore, WithCheckpoints()), "restore_failed:refused") << address;
+  }
+}
+
+// More streams than there are threads begin from a store that hangs, and are given up.
+TEST_F(CheckpointTest, AStoreThatHangsHoldsUpNoReadOfAnother) {
+  SavePrompt();
+  HangingStore hanging;
+  const Served served(hanging);
+  ShardServerOptions options = WithCheckpoints();
+  options.checkpoints.restore_timeout = absl::Hours(1);
+  TestShard shard = StartShard(clock_, {}, options);
+  forward::HopRestore restore = RestoreOfPrompt();
+  restore.slabs[0].store_address = served.address;
+  for (uint8_t session = 1; session <= 8; ++session) {
+    ForwardClient client(*shard.stub);
+    forward::Open open = MakeNamedOpen({Ref(shard, kAll)}, session, kPrompt);
+    open.restore = {restore};
+    client.Send(open);
+    ASSERT_TRUE(Eventually([&] { return hanging.calls() == session; }));
+  }
+  ForwardClient client(*shard.stub);
+  forward::Open open = MakeNamedOpen({Ref(shard, kAll)}, 9, kPrompt);
+  open.restore = {RestoreOfPrompt()};
+  client.Send(open);
+  client.Send(MakeFrame(forward::CacheMode::kPrefill, kPrompt, kPrompt.size(), 0, kAll));
+  EXPECT_EQ(client.ReadToken(), testing::ToyGenerate(kPrompt, 1)[0]);
+}
+
+// Both far from their deadlines.
+TEST_F(CheckpointTest, AShardThatStopsWaitsForNoStore) {
+  HangingStore hanging;
+  const Served served(hanging);
+  ShardServerOptions options = WithCheckpoints();
+  options.checkpoints.save_timeout = absl::Hours(1);
+  options.checkpoints.restore_timeout = absl::Hours(1);
+  {
+    TestShard shard = StartShard(clock_, {}, options);
+    ForwardClient client(*shard.stub);
+    client.Send(MakeNamedOpen({Ref(shard, kAll)}, 1, kPrompt));
+    client.Send(MakeFrame(forward::CacheMode::kPrefill, kPrompt, 0, 0, kAll));
+    client.Send(MakeSave(kPrompt.size(), served.address));
+    ASSERT_TRUE(Eventually([&] { return hanging.held(); }));
+    shard.server->Shutdown(absl::ZeroDuration());
+    EXPECT_EQ(Metric(shard, "saves_total", {{"reason", "cold"}, {"result", "shutting_down"}}), 1);
+  }
+  HangingStore second;
+  const Served served_second(second);
+  TestShard shard = StartShard(clock_, {}, options);
+  ForwardClient client(*shard.stub);
+  forward::Open open = MakeNamedOpen({Ref(shard, kAll)}, 1, kPrompt);
+  open.restore = {RestoreOfPrompt()};
+  open.restore[0].slabs[0].store_address = served_second.address;
+  client.Send(open);
+  ASSERT_TRUE(Eventually([&] { return second.held(); }));
+  shard.server->Shutdown(absl::ZeroDuration());
 }
 
 TEST_F(CheckpointTest, AShardThatLeavesSavesItsSessionsAndNamesTheirPosition) {

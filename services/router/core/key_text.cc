@@ -1,5 +1,6 @@
 #include "services/router/core/key_text.h"
 
+#include "common/forward/key_namespace.h"
 #include "common/slab/cut_points.h"
 
 namespace kvmesh::router {
@@ -20,14 +21,8 @@ size_t KeyText::BoundaryAtOrBefore(size_t tokens) const {
   return tokens;
 }
 
-slab::KeyNamespace KeyNamespaceOf(const forward::CacheNamespace& cache_namespace) {
-  return {.model_fp = std::string(cache_namespace.model_fp.bytes()),
-          .quant = cache_namespace.quant,
-          .ctx_params = std::string(cache_namespace.ctx_params_hash.bytes())};
-}
-
 PrefixKeys::PrefixKeys(const forward::CacheNamespace& cache_namespace)
-    : empty_(KeyNamespaceOf(cache_namespace)), running_(empty_) {}
+    : empty_(forward::KeyNamespaceOf(cache_namespace)), running_(empty_) {}
 
 Sha256Digest PrefixKeys::At(absl::string_view text, uint64_t length) {
   if (length < hashed_) {

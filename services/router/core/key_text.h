@@ -39,8 +39,6 @@ class KeyText {
   std::vector<uint64_t> ends_;
 };
 
-slab::KeyNamespace KeyNamespaceOf(const forward::CacheNamespace& cache_namespace);
-
 // Keys of prefixes of one text that grows; each byte is hashed once as long as lengths grow.
 class PrefixKeys {
  public:

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/forward/key_namespace.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
 #include "common/slab/format.h"
-#include "services/router/core/key_text.h"
 #include "services/router/grpc/meta_codec.h"
 
 namespace kvmesh::router {
@@ -41,7 +41,7 @@ absl::Status CheckIdentity(const slab::SlabMeta& meta, const ReadCheckpoint& eff
   const forward::SlabRef& wanted = effect.slab;
   if (meta.key == wanted.key && meta.header.layers == wanted.layers &&
       meta.write_id == wanted.write_id && meta.tokens_sha256 == wanted.tokens_sha256 &&
-      meta.key_namespace == KeyNamespaceOf(effect.cache_namespace) &&
+      meta.key_namespace == forward::KeyNamespaceOf(effect.cache_namespace) &&
       effect.cut_tokens <= meta.token_ids.size()) {
     return absl::OkStatus();
   }

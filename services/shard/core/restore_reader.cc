@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/forward/key_namespace.h"
 #include "common/slab/crc32c.h"
+#include "services/shard/core/row_bytes.h"
 #include "services/shard/core/save_slab.h"
 
 namespace kvmesh::shard {
@@ -69,9 +71,8 @@ std::vector<float> RestoreReader::LastRow(uint32_t end) const {
       meta_->header.token_count != want_.tokens.size()) {
     return {};
   }
-  const std::string& bytes = meta_->last_output->bytes;
-  std::vector<float> row(bytes.size() / sizeof(float));
-  if (!row.empty()) std::memcpy(row.data(), bytes.data(), row.size() * sizeof(float));
+  std::vector<float> row;
+  FloatsOf(meta_->last_output->bytes, &row);
   return row;
 }
 
@@ -119,7 +120,8 @@ absl::Status RestoreReader::EndTlvs() {
 
 absl::Status RestoreReader::CheckIdentity() const {
   const forward::SlabRef& wanted = want_.read.slab;
-  if (meta_->key_namespace != KeyNamespaceOf(want_.cache_namespace)) return WrongSlab("namespace");
+  if (meta_->key_namespace != forward::KeyNamespaceOf(want_.cache_namespace))
+    return WrongSlab("namespace");
   if (meta_->key != wanted.key) return WrongSlab("key");
   if (meta_->header.layers != wanted.layers) return WrongSlab("layer range");
   if (meta_->write_id != wanted.write_id) return WrongSlab("write_id");

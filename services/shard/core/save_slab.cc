@@ -8,7 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/forward/key_namespace.h"
 #include "common/slab/cut_points.h"
+#include "services/shard/core/row_bytes.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -34,10 +36,6 @@ uint8_t QuantBits(absl::string_view quant) {
   const absl::string_view number = weights.substr(static_cast<size_t>(digit - weights.begin()),
                                                   static_cast<size_t>(end - digit));
   return absl::SimpleAtoi(number, &bits) && bits <= 64 ? static_cast<uint8_t>(bits) : 0;
-}
-
-std::string BytesOf(const std::vector<float>& row) {
-  return {reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)};
 }
 
 // The size that the file will have: the meta section's does not depend on what its CRCs are.
@@ -80,12 +78,6 @@ SlabFacts SlabFactsOf(const EngineInfo& info) {
           })};
 }
 
-slab::KeyNamespace KeyNamespaceOf(const forward::CacheNamespace& cache_namespace) {
-  return {.model_fp = std::string(cache_namespace.model_fp.bytes()),
-          .quant = cache_namespace.quant,
-          .ctx_params = std::string(cache_namespace.ctx_params_hash.bytes())};
-}
-
 std::string TextOf(absl::Span<const uint32_t> ids, const Vocabulary& vocabulary,
                    std::vector<uint32_t>* ends) {
   std::string text;
@@ -108,7 +100,8 @@ bool Spell(absl::Span<const uint32_t> ids, absl::string_view text, const Vocabul
 
 Sha256Digest KeyOf(const forward::CacheNamespace& cache_namespace, absl::Span<const uint32_t> ids,
                    const Vocabulary& vocabulary) {
-  return slab::ContentKey(KeyNamespaceOf(cache_namespace), TextOf(ids, vocabulary, nullptr));
+  return slab::ContentKey(forward::KeyNamespaceOf(cache_namespace),
+                          TextOf(ids, vocabulary, nullptr));
 }
 
 absl::StatusOr<SlabDraft> DraftSlab(const StateSnapshot& snapshot, forward::SaveReason reason,
@@ -127,7 +120,7 @@ absl::StatusOr<SlabDraft> DraftSlab(const StateSnapshot& snapshot, forward::Save
   meta.header.context_size = facts.context_length;
   meta.header.layers = snapshot.layers;
   meta.header.token_count = static_cast<uint32_t>(snapshot.tokens.size());
-  meta.key_namespace = KeyNamespaceOf(snapshot.cache_namespace);
+  meta.key_namespace = forward::KeyNamespaceOf(snapshot.cache_namespace);
   meta.hostname = facts.hostname;
   meta.writer_version = facts.writer_version;
   meta.token_ids = snapshot.tokens;

@@ -33,8 +33,6 @@ struct SlabFacts {
 };
 SlabFacts SlabFactsOf(const EngineInfo& info);
 
-slab::KeyNamespace KeyNamespaceOf(const forward::CacheNamespace& cache_namespace);
-
 // The text that ids spell (DESIGN §5.1). `ends`, if not null, gets the text's length after each.
 std::string TextOf(absl::Span<const uint32_t> ids, const Vocabulary& vocabulary,
                    std::vector<uint32_t>* ends);

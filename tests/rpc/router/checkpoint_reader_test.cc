@@ -5,8 +5,8 @@
 
 #include "common/slab/format.h"
 #include "services/router/grpc/meta_codec.h"
+#include "tests/testing/fake_tokenizer.h"
 #include "tests/testing/random_slab.h"
-#include "tests/unit/router/key_tokenizer.h"
 
 namespace kvmesh::router {
 namespace {
@@ -21,7 +21,7 @@ class CheckpointReaderTest : public ::testing::Test {
     for (size_t i = 0; i < meta.token_ids.size(); ++i) {
       pieces[meta.token_ids[i]] = meta.text.substr(2 * i, 2);  // two bytes a token
     }
-    tokenizer_.emplace(std::move(pieces), std::set<uint32_t>());
+    tokenizer_.emplace(std::move(pieces));
     effect_.cache_namespace = {
         .model_fp = *Sha256Digest::FromBytes(meta.key_namespace.model_fp, "model_fp"),
         .quant = meta.key_namespace.quant,
@@ -44,7 +44,7 @@ class CheckpointReaderTest : public ::testing::Test {
   }
 
   const testing::RandomSlab slab_;
-  std::optional<KeyTokenizer> tokenizer_;
+  std::optional<testing::FakeTokenizer> tokenizer_;
   ReadCheckpoint effect_;
   v1::GetHeader header_;
   std::string answer_;

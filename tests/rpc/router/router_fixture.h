@@ -20,7 +20,7 @@
 #include "kvmesh/v1/router.grpc.pb.h"
 #include "services/router/grpc/router_server.h"
 #include "tests/rpc/router/fake_shard.h"
-#include "tests/unit/router/fake_tokenizer.h"
+#include "tests/testing/fake_tokenizer.h"
 
 namespace kvmesh::router {
 
@@ -52,11 +52,12 @@ inline std::vector<uint32_t> FakeGenerate(std::vector<uint32_t> prompt, size_t t
 
 class RouterFixture : public ::testing::Test {
  protected:
-  static RouterModel Model(FakeTokenizer::OnEncode on_encode = nullptr) {
+  static RouterModel Model(testing::FakeTokenizer::OnEncode on_encode = nullptr) {
     std::vector<std::string> pieces;
     for (char c = 'a'; c <= 'z'; ++c) pieces.emplace_back(1, c);
     pieces.emplace_back("<eos>");
-    RouterModel model{.tokenizer = std::make_shared<FakeTokenizer>(pieces, std::move(on_encode)),
+    RouterModel model{.tokenizer = std::make_shared<testing::FakeTokenizer>(
+                          pieces, std::set<uint32_t>{kFakeVocab - 1}, std::move(on_encode)),
                       .identity = FakeIdentity(),
                       .vocab_size = kFakeVocab,
                       .context_length = 64,
@@ -121,7 +122,7 @@ class RouterFixture : public ::testing::Test {
 
   MonotonicClock clock_;
   RouterOptions options_;
-  FakeTokenizer::OnEncode on_encode_;  // set before StartRouter
+  testing::FakeTokenizer::OnEncode on_encode_;  // set before StartRouter
   std::unique_ptr<RouterServer> router_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RouterService::Stub> stub_;

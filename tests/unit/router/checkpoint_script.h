@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/testing/fake_tokenizer.h"
 #include "tests/unit/router/checkpoint_testing.h"
 #include "tests/unit/router/generation_script.h"
-#include "tests/unit/router/key_tokenizer.h"
 
 namespace kvmesh::router {
 
@@ -24,7 +24,7 @@ struct CheckpointWorld {
                            .boundary_align_tokens = 4,
                            .restore_min_tokens = 4};
   }
-  const KeyTokenizer tokenizer = LetterTokenizer();
+  const testing::FakeTokenizer tokenizer = testing::LetterTokenizer();
   CheckpointSetup setup{.options = {}, .tokenizer = tokenizer};
 };
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/forward/key_namespace.h"
 #include "common/slab/content_key.h"
 #include "tests/unit/router/checkpoint_script.h"
 
@@ -15,7 +16,7 @@ using ::testing::SizeIs;
 class GenerationSavesTest : public ::testing::Test {
  protected:
   static Sha256Digest KeyOf(absl::string_view text) {
-    return slab::ContentKey(KeyNamespaceOf(CheckpointRoute().cache_namespace), text);
+    return slab::ContentKey(forward::KeyNamespaceOf(CheckpointRoute().cache_namespace), text);
   }
   static forward::SaveState State(const forward::Save& save, uint32_t hop,
                                   forward::SaveState::State state, const std::string& cause = "") {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/fake_tokenizer.h"
 #include "tests/unit/router/checkpoint_testing.h"
-#include "tests/unit/router/key_tokenizer.h"
 
 namespace kvmesh::router {
 namespace {
@@ -60,7 +60,7 @@ class RestorePlannerTest : public ::testing::Test {
                           now_);
   }
 
-  const KeyTokenizer tokenizer_ = LetterTokenizer();
+  const testing::FakeTokenizer tokenizer_ = testing::LetterTokenizer();
   CheckpointOptions options_;
   bool exact_tokens_ = false;
   Effects effects_;

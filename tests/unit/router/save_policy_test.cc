@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/slab/format.h"
-#include "tests/unit/router/key_tokenizer.h"
+#include "tests/testing/fake_tokenizer.h"
 
 namespace kvmesh::router {
 namespace {
@@ -18,13 +18,13 @@ constexpr bool kNoCut = false;
 
 KeyText Letters(size_t tokens) {
   KeyText text;
-  text.Append(std::vector<uint32_t>(tokens, 0), LetterTokenizer());
+  text.Append(std::vector<uint32_t>(tokens, 0), testing::LetterTokenizer());
   return text;
 }
 
 // The last `tail` tokens are lone halves of a character.
 KeyText EndingInsideCharacter(size_t tokens) {
-  const KeyTokenizer tokenizer({"a", "\xc3"}, {});
+  const testing::FakeTokenizer tokenizer({"a", "\xc3"});
   KeyText text;
   std::vector<uint32_t> ids(tokens, 0);
   ids.back() = 1;

@@ -4,8 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/forward/key_namespace.h"
 #include "common/slab/content_key.h"
-#include "tests/unit/router/key_tokenizer.h"
+#include "tests/testing/fake_tokenizer.h"
 
 namespace kvmesh::router {
 namespace {
@@ -24,8 +25,9 @@ class SeamTest : public ::testing::Test {
     return JoinSeam(tokenizer_, text, stored, spelled.size());
   }
 
-  const KeyTokenizer tokenizer_{{"a", "b", "c", "ab", "bc", "<end>", "\xff", "\xc3", "\xa9"},
-                                /*control=*/{kEnd}};
+  const testing::FakeTokenizer tokenizer_{
+      {"a", "b", "c", "ab", "bc", "<end>", "\xff", "\xc3", "\xa9"},
+      /*control=*/{kEnd}};
 };
 
 TEST_F(SeamTest, AtABoundaryOfTheCallersTokensTheSuffixIsTheCallersOwn) {
@@ -70,7 +72,7 @@ TEST_F(SeamTest, IdsThatSpellOtherBytesAreABadSlab) {
 }
 
 TEST_F(SeamTest, TextThatSpellsAControlTokenIsNotTheControlToken) {
-  const KeyTokenizer tokenizer({"<", "e", ">", "<e>"}, {3});
+  const testing::FakeTokenizer tokenizer({"<", "e", ">", "<e>"}, {3});
   const PromptText typed = MakePromptText({0, 1, 2}, tokenizer);
   const PromptText control = MakePromptText({3}, tokenizer);
   EXPECT_EQ(typed.text.text(), "<e>");
@@ -79,7 +81,7 @@ TEST_F(SeamTest, TextThatSpellsAControlTokenIsNotTheControlToken) {
 
 TEST_F(SeamTest, ARawFfByteTravelsThroughTheEscape) {
   // The caller has one piece "b\xff"; stored is "b".
-  const KeyTokenizer tokenizer({"b", "\xff", "b\xff"}, {});
+  const testing::FakeTokenizer tokenizer({"b", "\xff", "b\xff"});
   const PromptText prompt = MakePromptText({2}, tokenizer);
   EXPECT_EQ(prompt.text.text(), absl::string_view("b\xff\x00", 3));
   const std::vector<uint32_t> stored = {0};
@@ -89,14 +91,14 @@ TEST_F(SeamTest, ARawFfByteTravelsThroughTheEscape) {
 }
 
 TEST_F(SeamTest, ARestThatNoTokensSpellIsNoSeam) {
-  const KeyTokenizer tokenizer({"b", "bz"}, {});  // nothing spells "z"
+  const testing::FakeTokenizer tokenizer({"b", "bz"});  // nothing spells "z"
   const PromptText prompt = MakePromptText({1}, tokenizer);
   const std::vector<uint32_t> stored = {0};
   EXPECT_TRUE(absl::IsFailedPrecondition(JoinSeam(tokenizer, prompt, stored, 1).status()));
 }
 
 TEST(KeyText, ABoundaryLiesBehindWholeCharactersOnly) {
-  const KeyTokenizer tokenizer({"a", "\xc3", "\xa9", ""}, {});
+  const testing::FakeTokenizer tokenizer({"a", "\xc3", "\xa9", ""});
   KeyText text;
   text.Append(std::vector<uint32_t>{0, 1, 2, 3}, tokenizer);
   EXPECT_FALSE(text.IsBoundary(0));
@@ -114,7 +116,7 @@ TEST(PrefixKeys, AreTheContentKeysInWhateverOrderTheyAreAsked) {
   const std::string text(3000, 'x');
   for (const uint64_t length : {10u, 2500u, 1024u, 3000u}) {
     EXPECT_EQ(keys.At(text, length),
-              slab::ContentKey(KeyNamespaceOf(cache_namespace), text.substr(0, length)));
+              slab::ContentKey(forward::KeyNamespaceOf(cache_namespace), text.substr(0, length)));
   }
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "services/router/core/piece_index.h"
-#include "tests/unit/router/fake_tokenizer.h"
+#include "tests/testing/fake_tokenizer.h"
 
 namespace kvmesh::router {
 namespace {
@@ -15,7 +15,7 @@ forward::Output Token(uint32_t id) {
 class TextAssemblerTest : public ::testing::Test {
  protected:
   // 0 a, 1 b, 2 c, 3 and 4 the halves of é, 5 the end of sequence.
-  FakeTokenizer tokenizer_{{"a", "b", "c", "\xC3", "\xA9", "<eos>"}};
+  testing::FakeTokenizer tokenizer_{{"a", "b", "c", "\xC3", "\xA9", "<eos>"}, /*control=*/{5}};
   TextOptions options_{.eos_token_ids = {5}, .max_tokens = 4};
 };
 
@@ -76,13 +76,13 @@ TEST_F(TextAssemblerTest, ATailWithoutIdsGivesItsPiecesAndItsOwnEnd) {
 }
 
 TEST(PieceIndex, PiecesThatAreOneTokenEachKeepTheirIds) {
-  const FakeTokenizer tokenizer({"a", "b", "ab", "\xC3", "<eos>"});
+  const testing::FakeTokenizer tokenizer({"a", "b", "ab", "\xC3", "<eos>"}, {4});
   const PieceIndex index(tokenizer);
   EXPECT_EQ(*index.Ids({"ab", "a", "\xC3"}), (std::vector<uint32_t>{2, 0, 3}));
 }
 
 TEST(PieceIndex, APieceThatIsNoSingleTokenMakesTheWholeTokenisedAgain) {
-  const FakeTokenizer tokenizer({"a", "b", "x", "x", "<eos>"});
+  const testing::FakeTokenizer tokenizer({"a", "b", "x", "x", "<eos>"}, {4});
   const PieceIndex index(tokenizer);
   EXPECT_EQ(*index.Ids({"a", "ba"}), (std::vector<uint32_t>{0, 1, 0}));
   EXPECT_EQ(*index.Ids({"b", "x"}), (std::vector<uint32_t>{1, 2}));  // two tokens have these bytes

@@ -1,5 +1,6 @@
 // A callback service whose methods get every request, also one that does not parse: that one is
-// answered here with INVALID_ARGUMENT, naming the field, and counted as every other call.
+// answered here with INVALID_ARGUMENT, naming the field, and counted as every other call is where
+// calls are counted.
 //
 // The base of an adapter; in its constructor it names its methods:
 //   class RouterService final : public rpc::CheckedService<v1::RouterService> { … };
@@ -26,12 +27,16 @@
 
 namespace kvmesh::rpc {
 
-template <typename Api>  // the generated class around Service, CallbackService and Stub
-class CheckedService : public Api::CallbackService {
+// `Api`: the generated class around Service, CallbackService and Stub. `Base`: of the methods that
+// are not taken from here on, such as raw ones.
+template <typename Api, typename Base = typename Api::CallbackService>
+class CheckedService : public Base {
  protected:
+  // A service whose calls are not counted.
+  CheckedService() = default;
   // Both outlive the service.
   CheckedService(metrics::Metrics& metrics, const Clock& clock)
-      : metrics_(metrics), clock_(clock) {}
+      : metrics_(&metrics), clock_(&clock) {}
 
   template <typename Derived, typename Request, typename Response>
   void CheckUnary(const std::string& method,
@@ -94,14 +99,16 @@ class CheckedService : public Api::CallbackService {
   }
 
   grpc::Status Refusal(const std::string& method, const absl::Status& status) {
-    metrics::RpcTimer timer(metrics_, clock_, method);
     grpc::Status result = ToGrpc(status);
-    timer.Finish(CodeName(result.error_code()));
+    if (metrics_ != nullptr) {
+      metrics::RpcTimer timer(*metrics_, *clock_, method);
+      timer.Finish(CodeName(result.error_code()));
+    }
     return result;
   }
 
-  metrics::Metrics& metrics_;
-  const Clock& clock_;
+  metrics::Metrics* const metrics_ = nullptr;
+  const Clock* const clock_ = nullptr;
 };
 
 }  // namespace kvmesh::rpc

@@ -10,8 +10,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/rpc/parsed.h"
 
 namespace kvmesh::rpc {
 
@@ -30,6 +32,12 @@ grpc::ByteBuffer MakeChunkMessage(absl::Span<const absl::string_view> parts,
 template <typename Message>
 bool ParseMessage(grpc::ByteBuffer* buffer, Message* message) {
   return grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(buffer, message).ok();
+}
+
+// Likewise, of a request that a raw method was sent. InvalidArgument: as of WhyUnparsed.
+template <typename Message>
+absl::Status ParseRequest(grpc::ByteBuffer* buffer, Message* request) {
+  return ParseMessage(buffer, request) ? absl::OkStatus() : WhyUnparsed(*request);
 }
 
 template <typename Message>

@@ -74,6 +74,11 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
   HealthCheckResponse response_;
 };
 
+HealthService::HealthService() {
+  CheckUnary("Check", &HealthService::Check);
+  CheckServerStreaming("Watch", &HealthService::Watch);
+}
+
 bool HealthService::Known(const std::string& name) const {
   return name.empty() || name == kLivenessName || names_.count(name) > 0;
 }

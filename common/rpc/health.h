@@ -10,14 +10,17 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/rpc/checked_service.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace kvmesh::rpc {
 
 constexpr char kLivenessName[] = "liveness";
 
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public CheckedService<grpc::health::v1::Health> {
  public:
+  HealthService();
+
   // Names other than these, "" and "liveness" are NOT_FOUND.
   void SetNames(std::vector<std::string> names);
   void SetServing(bool serving);

@@ -55,6 +55,15 @@ absl::Status BusyStatus(absl::string_view what) {
                         kRetryDelay);
 }
 
+BlobServiceImpl::BlobServiceImpl(ServiceContext& context)
+    : CheckedService(context.metrics.metrics(), context.clock), context_(context) {
+  CheckUnary("Delete", &BlobServiceImpl::Delete);
+  CheckUnary("Stat", &BlobServiceImpl::Stat);
+  CheckUnary("List", &BlobServiceImpl::List);
+  CheckUnary("GetStats", &BlobServiceImpl::GetStats);
+  CheckServerStreaming("Verify", &BlobServiceImpl::Verify);
+}
+
 grpc::ServerReadReactor<grpc::ByteBuffer>* BlobServiceImpl::Put(grpc::CallbackServerContext* call,
                                                                 grpc::ByteBuffer* response) {
   return NewPutReactor(context_, call, response);

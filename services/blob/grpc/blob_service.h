@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "common/rpc/checked_service.h"
 #include "kvmesh/v1/blob.grpc.pb.h"
 #include "services/blob/grpc/blob_metrics.h"
 #include "services/blob/grpc/buffer_pool.h"
@@ -55,9 +56,9 @@ using BlobServiceBase =
             v1::BlobService::WithCallbackMethod_List<v1::BlobService::WithCallbackMethod_Verify<
                 v1::BlobService::WithCallbackMethod_GetStats<v1::BlobService::Service>>>>>>>;
 
-class BlobServiceImpl final : public BlobServiceBase {
+class BlobServiceImpl final : public rpc::CheckedService<v1::BlobService, BlobServiceBase> {
  public:
-  explicit BlobServiceImpl(ServiceContext& context) : context_(context) {}
+  explicit BlobServiceImpl(ServiceContext& context);
 
   grpc::ServerReadReactor<grpc::ByteBuffer>* Put(grpc::CallbackServerContext* call,
                                                  grpc::ByteBuffer* response) override;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/error_info.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/chunk_codec.h"
 #include "common/rpc/status_bridge.h"
 #include "services/blob/grpc/blob_codec.h"
@@ -109,9 +110,7 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> GetReactor::Produce() {
 
 absl::StatusOr<grpc::ByteBuffer> GetReactor::Open() {
   v1::GetRequest request;
-  if (!rpc::ParseMessage(&request_, &request)) {
-    return absl::InvalidArgumentError("the request is no GetRequest");
-  }
+  KVMESH_RETURN_IF_ERROR(rpc::ParseRequest(&request_, &request));
   const absl::StatusOr<SlabName> name = DecodeName(request.slab());
   if (!name.ok()) return name.status();
   const absl::StatusOr<Selection> selection = DecodeSelection(request);

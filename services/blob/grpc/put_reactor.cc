@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error_info.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/chunk_codec.h"
 #include "common/rpc/status_bridge.h"
 #include "services/blob/grpc/blob_codec.h"
@@ -128,7 +129,8 @@ std::optional<absl::Status> PutReactor::Handle(grpc::ByteBuffer* message) {
 
 std::optional<absl::Status> PutReactor::HandleHeader(grpc::ByteBuffer* message) {
   v1::PutRequest request;
-  if (!rpc::ParseMessage(message, &request) || !request.has_header()) {
+  KVMESH_RETURN_IF_ERROR(rpc::ParseRequest(message, &request));
+  if (!request.has_header()) {
     return absl::InvalidArgumentError("the first message of a Put is its header");
   }
   const absl::StatusOr<PutHeader> header = DecodePutHeader(request.header());

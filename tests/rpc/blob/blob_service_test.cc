@@ -15,6 +15,7 @@
 #include "common/rpc/status_bridge.h"
 #include "services/blob/grpc/blob_codec.h"
 #include "services/blob/grpc/blob_server.h"
+#include "tests/testing/bad_text.h"
 #include "tests/testing/store_fixture.h"
 
 namespace kvmesh::blob {
@@ -301,6 +302,11 @@ TEST_P(BlobServiceTest, ADeleteAnswersWhenTheLastReaderHasEnded) {
   EXPECT_TRUE(deleted);
   EXPECT_TRUE(Delete(EncodeName(NameOf(slab.meta)), &deleted).ok());
   EXPECT_FALSE(deleted);
+}
+
+TEST_P(BlobServiceTest, RequestsThatAreNotUtf8NameTheirField) {
+  Start();
+  testing::ExpectBadTextIsRefused(channel_, "kvmesh.v1.BlobService");
 }
 
 TEST_P(BlobServiceTest, ListGoesPageByPageAndStatFindsOne) {

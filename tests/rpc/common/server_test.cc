@@ -15,6 +15,7 @@
 #include "common/rpc/channel.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "tests/testing/bad_text.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -105,6 +106,13 @@ TEST_F(RpcServerTest, AnUnknownServiceIsNotFound) {
   HealthCheckResponse response;
   EXPECT_EQ(Check(server_->port(), "no.such.Service", &response).error_code(),
             grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(RpcServerTest, HealthRequestsThatAreNotUtf8NameTheirField) {
+  for (int port : {server_->port(), server_->health_port()}) {
+    testing::ExpectBadTextIsRefused(MakeChannel(absl::StrCat("127.0.0.1:", port)),
+                                    "grpc.health.v1.Health");
+  }
 }
 
 TEST_F(RpcServerTest, AHealthWatchSeesTheChangeAndEndsAtShutdown) {

@@ -5,6 +5,7 @@
 
 #include "common/base/limits.h"
 #include "tests/rpc/meta/meta_fixture.h"
+#include "tests/testing/bad_text.h"
 
 namespace kvmesh::meta {
 namespace {
@@ -224,6 +225,11 @@ TEST_F(MetaRpcTest, MalformedRequestsAreRefusedByTheNameOfTheField) {
   v1::ListReservationsRequest reservations;
   reservations.set_page_token("x");
   refused(&Stub::ListReservations, reservations, v1::ListReservationsResponse(), "page_token");
+}
+
+TEST_F(MetaRpcTest, RequestsThatAreNotUtf8NameTheirField) {
+  Start();
+  testing::ExpectBadTextIsRefused(channel_, "kvmesh.v1.MetaService");
 }
 
 TEST_F(MetaRpcTest, WhoWaitsIsAnsweredWhenTheServerDrains) {

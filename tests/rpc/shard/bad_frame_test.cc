@@ -6,6 +6,7 @@
 
 #include "common/rpc/raw_call.h"
 #include "tests/rpc/shard/shard_fixture.h"
+#include "tests/testing/bad_text.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -155,19 +156,7 @@ TEST_F(BadFrameTest, AFrameForAnotherInstanceIsRefused) {
 }
 
 TEST_F(BadFrameTest, TextThatIsNotUtf8IsRefusedByNameAndTheShardGoesOnServing) {
-  v1::ForwardRequest request = rpc::EncodeFrame(Open(6), testing::kToyHiddenSize);
-  request.mutable_open()->set_tenant("BAD");
-  std::string bytes = request.SerializeAsString();
-  bytes.replace(bytes.find("BAD"), 3, "\xff\xfe\xfd");
-  rpc::RawCall call(rpc::MakeChannel(shard_->address), "/kvmesh.v1.ShardService/Forward",
-                    kPatience);
-  const grpc::Slice slice(bytes);
-  ASSERT_TRUE(call.Write(grpc::ByteBuffer(&slice, 1)));
-  grpc::ByteBuffer ignored;
-  EXPECT_FALSE(call.Read(&ignored));
-  const absl::Status end = call.Finish();
-  EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument) << end;
-  EXPECT_EQ(std::string(end.message()), "open.tenant is not UTF-8");
+  testing::ExpectBadTextIsRefused(rpc::MakeChannel(shard_->address), "kvmesh.v1.ShardService");
   ExpectServing();
 }
 

@@ -1,6 +1,7 @@
 #include "services/shard/core/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -26,19 +27,65 @@ bool HasPenalties(const SamplingOptions& options) {
          options.frequency_penalty != 0;
 }
 
+// What is to be known of all logits before one is chosen.
+template <typename T>
+struct Extent {
+  T highest = -std::numeric_limits<T>::infinity();
+  size_t block = 0;  // where the first block with it begins
+  bool nan = false;
+};
+
+// One pass over the vocabulary, on the way of every token: lanes that do not depend on one another
+// let the compiler take many logits at once.
+template <typename T>
+Extent<T> ExtentOf(absl::Span<const T> logits) {
+  constexpr size_t kLanes = 16;
+  constexpr size_t kBlock = 32 * kLanes;
+  Extent<T> extent;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const absl::Span<const T> block = logits.subspan(begin, kBlock);
+    std::array<T, kLanes> highest;
+    highest.fill(-std::numeric_limits<T>::infinity());
+    std::array<int, kLanes> nan{};
+    const auto take = [&](size_t i, size_t lane) {
+      highest[lane] = block[i] > highest[lane] ? block[i] : highest[lane];
+      nan[lane] |= static_cast<int>(block[i] != block[i]);
+    };
+    size_t i = 0;
+    for (; i + kLanes <= block.size(); i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) take(i + lane, lane);
+    }
+    for (; i < block.size(); ++i) take(i, 0);
+    extent.nan |= std::find(nan.begin(), nan.end(), 1) != nan.end();
+    const T top = *std::max_element(highest.begin(), highest.end());
+    if (top <= extent.highest) continue;
+    extent.highest = top;
+    extent.block = begin;
+  }
+  return extent;
+}
+
+template <typename T>
+absl::Status Check(const Extent<T>& extent) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  if (extent.nan) return absl::InternalError("nan_logits");
+  if (extent.highest == kInfinity) return absl::InternalError("inf_logits");
+  if (extent.highest == -kInfinity) return absl::InternalError("no_candidates");
+  return absl::OkStatus();
+}
+
 template <typename T>
 absl::Status CheckLogits(absl::Span<const T> logits) {
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  bool nan = false;
-  T highest = -kInfinity;
-  for (const T logit : logits) {
-    nan |= std::isnan(logit);
-    highest = logit > highest ? logit : highest;
-  }
-  if (nan) return absl::InternalError("nan_logits");
-  if (highest == kInfinity) return absl::InternalError("inf_logits");
-  if (highest == -kInfinity) return absl::InternalError("no_candidates");
-  return absl::OkStatus();
+  return Check(ExtentOf(logits));
+}
+
+// The id of the highest; the lowest id on ties. Errors as of Check.
+template <typename T>
+absl::StatusOr<uint32_t> ArgMax(absl::Span<const T> logits) {
+  const Extent<T> extent = ExtentOf(logits);
+  KVMESH_RETURN_IF_ERROR(Check(extent));
+  const auto from = logits.begin() + static_cast<ptrdiff_t>(extent.block);
+  return static_cast<uint32_t>(std::find(from, logits.end(), extent.highest) - logits.begin());
 }
 
 void ApplyPenalties(const SamplingOptions& options, absl::Span<const uint32_t> history,
@@ -57,12 +104,6 @@ void ApplyPenalties(const SamplingOptions& options, absl::Span<const uint32_t> h
     const uint32_t count = marks[id] & ~kSeen;
     if (count > 0) logit -= count * options.frequency_penalty + options.presence_penalty;
   }
-}
-
-// The highest; the lowest id on ties.
-template <typename T>
-uint32_t ArgMax(absl::Span<const T> logits) {
-  return static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 struct Weighted {
@@ -198,10 +239,7 @@ absl::StatusOr<uint32_t> Choose(absl::Span<const float> logits, const SamplingOp
                                 absl::Span<const uint32_t> history, uint32_t prompt_tokens,
                                 uint64_t position) {
   const bool untouched = options.logit_bias.empty() && !HasPenalties(options);
-  if (IsGreedy(options) && untouched) {
-    KVMESH_RETURN_IF_ERROR(CheckLogits(logits));
-    return ArgMax(logits);
-  }
+  if (IsGreedy(options) && untouched) return ArgMax(logits);
   KVMESH_ASSIGN_OR_RETURN(const std::vector<double> adjusted,
                           AdjustedLogits(logits, options, history, prompt_tokens));
   if (IsGreedy(options)) return ArgMax<double>(adjusted);
@@ -229,8 +267,11 @@ absl::StatusOr<std::vector<double>> AdjustedLogits(absl::Span<const float> logit
 
 absl::StatusOr<std::vector<Candidate>> Survivors(absl::Span<const double> adjusted_logits,
                                                  const SamplingOptions& options) {
+  if (IsGreedy(options)) {
+    KVMESH_ASSIGN_OR_RETURN(const uint32_t id, ArgMax(adjusted_logits));
+    return std::vector<Candidate>{{id, 1.0}};
+  }
   KVMESH_RETURN_IF_ERROR(CheckLogits(adjusted_logits));
-  if (IsGreedy(options)) return std::vector<Candidate>{{ArgMax(adjusted_logits), 1.0}};
   RankedCandidates ranked(adjusted_logits, options.temperature);
   Filter(options, ranked);
   const double mass = ranked.Mass();

@@ -135,6 +135,21 @@ TEST(Sampler, ABiasOfMinusInfinityOnEverythingLeavesNoCandidates) {
   EXPECT_EQ(sampled.status().message(), "no_candidates");
 }
 
+// Sizes around those that are looked at together.
+TEST(Sampler, TheHighestAndTheFirstOfEqualsAreFoundAtEveryPlace) {
+  for (const size_t size : std::vector<size_t>{1, 2, 15, 16, 17, 511, 512, 513, 1024, 1040, 1600}) {
+    for (size_t place = 0; place < size; place += 7) {
+      std::vector<float> logits(size, -1.5f);
+      logits[place] = -0.5f;
+      EXPECT_EQ(Sample(logits, {}, {}, 0, 0)->token_id, place) << size;
+      logits.back() = -0.5f;
+      EXPECT_EQ(Sample(logits, {}, {}, 0, 0)->token_id, place) << size;
+      logits[place] = kNan;
+      EXPECT_EQ(Sample(logits, {}, {}, 0, 0).status().message(), "nan_logits") << size;
+    }
+  }
+}
+
 TEST(Sampler, NoLogitsAtAllAreNoCandidates) {
   EXPECT_EQ(Sample({}, SamplingOptions{}, {}, 0, 0).status().message(), "no_candidates");
 }

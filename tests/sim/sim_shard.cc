@@ -265,7 +265,7 @@ void SimShard::Compute() {
   events_.After(options_.compute_time, [this, shared] {
     Input([this, shared] {
       const shard::StreamId stream = shared->stream;
-      shard::JobResult result = shard::RunJob(*shared, engine_, vocabulary_);
+      shard::JobResult result = runner_.Run(*shared);
       job_out_ = false;
       hop_.OnJobDone(stream, std::move(result), events_.now());
     });

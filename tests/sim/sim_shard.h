@@ -71,6 +71,7 @@ class SimShard {
   SimArbiter* const arbiter_;
   testing::ToyEngine engine_;
   const testing::ToyVocabulary vocabulary_;
+  shard::JobRunner runner_{engine_, vocabulary_};
   const shard::SlabFacts facts_;
   shard::Hop hop_;
   std::map<shard::StreamId, StreamKey> down_;

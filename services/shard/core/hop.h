@@ -3,9 +3,9 @@
 // what it wants done in return it queues as effects, which the caller takes with TakeEffects()
 // after every call and performs in that order, outside its lock.
 //
-// Not thread-safe; the caller serialises all calls but RunJob. At most one job is out at a time:
-// after NextJob() gave one, its OnJobDone() comes before the next NextJob(). Events of streams that
-// have ended are ignored, whenever they come.
+// Not thread-safe; the caller serialises all calls, and runs jobs beside them. At most one job is
+// out at a time: after NextJob() gave one, its OnJobDone() comes before the next NextJob(). Events
+// of streams that have ended are ignored, whenever they come.
 //
 // A stream's life: OnFrame(Open) first (the caller sees to it; other frames of an unknown stream
 // are ignored). It ends with exactly one EndUp effect, or with OnUpLost(); after either, its id is
@@ -24,6 +24,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/limits.h"
@@ -110,6 +111,8 @@ class Hop {
   // The call to the next hop ended, with OK or otherwise, after all its answers.
   void OnDownEnd(StreamId id, const absl::Status& status, MonoTime now);
 
+  // Whether NextJob() would find something: a frame that may run now, or that is settled without.
+  bool HasWork() const;
   // The next thing to compute, if anything may run now. May queue effects also when it returns
   // nothing: frames that need no compute (misses, repeated steps) are settled here.
   std::optional<Job> NextJob(MonoTime now);
@@ -268,7 +271,7 @@ class Hop {
   void StoreResult(const Running& run, const JobResult& result, SessionState state,
                    SessionEntry* entry);
   void FinishFrame(StreamId id, Stream& stream, forward::Compute frame,
-                   const std::vector<float>& rows, std::optional<forward::Output> output);
+                   absl::Span<const float> rows, std::optional<forward::Output> output);
   absl::Status Miss(const Stream& stream, MissCause cause, const forward::Compute& compute,
                     MonoTime now);
   absl::Status JobFailure(const Stream& stream, const absl::Status& status);

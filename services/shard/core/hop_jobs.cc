@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error_info.h"
 #include "services/shard/core/hop.h"
+#include "services/shard/core/row_bytes.h"
 
 namespace kvmesh::shard {
 namespace {
@@ -36,18 +37,16 @@ absl::Status ExtendHistory(std::vector<uint32_t>& history, const forward::Comput
   return absl::OkStatus();
 }
 
-std::vector<float> LastRow(const std::vector<float>& rows, size_t count) {
-  if (count == 0) return {};
-  const auto size = static_cast<std::ptrdiff_t>(rows.size() / count);
-  return {rows.end() - size, rows.end()};
-}
-
-std::string BytesOf(const std::vector<float>& rows) {
-  if (rows.empty()) return {};
-  return {reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float)};
+absl::Span<const float> LastRow(absl::Span<const float> rows, size_t count) {
+  return count == 0 ? absl::Span<const float>() : rows.last(rows.size() / count);
 }
 
 }  // namespace
+
+bool Hop::HasWork() const {
+  return !running_.has_value() &&
+         (Pick(/*decode=*/true).has_value() || Pick(/*decode=*/false).has_value());
+}
 
 std::optional<Job> Hop::NextJob(MonoTime now) {
   if (running_.has_value()) return std::nullopt;
@@ -221,13 +220,14 @@ void Hop::StoreResult(const Running& run, const JobResult& result, SessionState 
   entry->state = std::move(state);
   entry->state_epoch = run.epoch;
   entry->Extend(frame.tokens);
-  entry->last_row = LastRow(result.rows, frame.tokens.size());
+  const absl::Span<const float> last_row = LastRow(result.rows, frame.tokens.size());
+  entry->last_row.assign(last_row.begin(), last_row.end());
   store_.SetBytes(entry, result.state_bytes);
 }
 
 // Sends on and answers what a frame that has run, or needed no running, leads to.
 void Hop::FinishFrame(StreamId id, Stream& stream, forward::Compute frame,
-                      const std::vector<float>& rows, std::optional<forward::Output> output) {
+                      absl::Span<const float> rows, std::optional<forward::Output> output) {
   const bool chunk = IsChunk(frame);
   const forward::Ack ack{.step = frame.step, .past_len = frame.past_len.value_or(0)};
   if (stream.next.has_value()) {

@@ -1,20 +1,12 @@
 #include "services/shard/core/job.h"
 
-#include <cstring>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "services/shard/core/row_bytes.h"
 #include "services/shard/core/sampler.h"
 
 namespace kvmesh::shard {
 namespace {
-
-std::vector<float> FloatsOf(const std::string& bytes) {
-  std::vector<float> floats(bytes.size() / sizeof(float));
-  if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), floats.size() * sizeof(float));
-  return floats;
-}
 
 forward::TokenLogprob WithPiece(const SampledLogprob& sampled, const Vocabulary& vocabulary) {
   return {.token_id = sampled.token_id,
@@ -44,35 +36,41 @@ absl::StatusOr<forward::Output> Answer(const Job& job, absl::Span<const float> l
   return output;
 }
 
+}  // namespace
+
 // The layers' part of a job; logits come back when the job samples.
-absl::StatusOr<std::vector<float>> RunLayers(Job& job, Engine& engine, JobResult* result) {
-  if (job.fresh) job.state = engine.NewState();
-  const std::vector<float> hidden = FloatsOf(job.frame.hidden);
-  StepItem item{.state = job.stateful ? &job.state : nullptr,
-                .past_len = job.frame.past_len.value_or(0),
-                .tokens = job.frame.tokens,
-                .hidden = hidden,
-                .want_logits = job.sample,
-                .cancel = job.cancel.get()};
-  engine.Step(absl::MakeSpan(&item, 1));
-  if (!item.status.ok()) return item.status;
+absl::StatusOr<absl::Span<const float>> JobRunner::RunLayers(Job& job, JobResult* result) {
+  if (job.fresh) job.state = engine_.NewState();
+  FloatsOf(job.frame.hidden, &hidden_);
+  item_.state = job.stateful ? &job.state : nullptr;
+  item_.past_len = job.frame.past_len.value_or(0);
+  item_.tokens = job.frame.tokens;
+  item_.hidden = hidden_;
+  item_.want_logits = job.sample;
+  item_.cancel = job.cancel.get();
+  engine_.Step(absl::MakeSpan(&item_, 1));
+  if (!item_.status.ok()) return item_.status;
   result->state = std::move(job.state);
   for (const auto& layer : result->state) {
     if (layer != nullptr) result->state_bytes += layer->bytes();
   }
-  result->rows = std::move(item.hidden_out);
-  return std::move(item.logits);
+  result->rows = item_.hidden_out;
+  return absl::MakeConstSpan(item_.logits);
 }
 
-}  // namespace
-
-JobResult RunJob(Job& job, Engine& engine, const Vocabulary& vocabulary) {
+JobResult JobRunner::Run(Job& job) {
   JobResult result;
-  absl::StatusOr<std::vector<float>> logits =
-      job.from_row ? engine.Logits(job.stored_row) : RunLayers(job, engine, &result);
+  absl::StatusOr<absl::Span<const float>> logits;
+  if (job.from_row) {
+    absl::StatusOr<std::vector<float>> of_row = engine_.Logits(job.stored_row);
+    if (of_row.ok()) logits_ = *std::move(of_row);
+    logits = of_row.ok() ? absl::StatusOr<absl::Span<const float>>(logits_) : of_row.status();
+  } else {
+    logits = RunLayers(job, &result);
+  }
   result.status = logits.status();
   if (logits.ok() && job.sample) {
-    absl::StatusOr<forward::Output> output = Answer(job, *logits, vocabulary);
+    absl::StatusOr<forward::Output> output = Answer(job, *logits, vocabulary_);
     result.status = output.status();
     if (output.ok()) result.output = *std::move(output);
   }

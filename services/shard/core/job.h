@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/forward/frames.h"
 #include "services/shard/core/checkpoint.h"
 #include "services/shard/core/engine.h"
@@ -54,14 +56,33 @@ struct JobResult {
   absl::Status status;
   SessionState state;  // as it is after the rows; empty after an engine's failure
   uint64_t state_bytes = 0;
-  std::vector<float> rows;                // [rows, hidden_size] after the range's last layer
+  // [rows, hidden_size] after the range's last layer; of the runner, until its next Run.
+  absl::Span<const float> rows;
   std::optional<forward::Output> output;  // of a job that samples
   // Given back from the job.
   forward::Compute frame;
   std::vector<uint32_t> history;
 };
 
-// Runs `job` to its end (or until its cancel flag is seen). Takes everything out of `job`.
-JobResult RunJob(Job& job, Engine& engine, const Vocabulary& vocabulary);
+// Runs jobs on one engine, one at a time, and keeps the memory that they need: a step allocates
+// nothing of the size of a row or of the vocabulary. Not thread-safe.
+class JobRunner {
+ public:
+  // Both outlive the runner.
+  JobRunner(Engine& engine, const Vocabulary& vocabulary)
+      : engine_(engine), vocabulary_(vocabulary) {}
+
+  // Runs `job` to its end (or until its cancel flag is seen). Takes everything out of `job`.
+  JobResult Run(Job& job);
+
+ private:
+  absl::StatusOr<absl::Span<const float>> RunLayers(Job& job, JobResult* result);
+
+  Engine& engine_;
+  const Vocabulary& vocabulary_;
+  StepItem item_;
+  std::vector<float> hidden_;  // [rows, hidden_size] of the frame
+  std::vector<float> logits_;  // of a stored row
+};
 
 }  // namespace kvmesh::shard

@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "services/shard/grpc/down_stream.h"
@@ -22,6 +23,7 @@ ShardRuntime::ShardRuntime(const HopOptions& options, const Clock& clock, Engine
       engine_(engine),
       vocabulary_(vocabulary),
       metrics_(metrics),
+      runner_(engine, vocabulary),
       hop_(options),
       checkpoints_(options.checkpoints.enabled ? MakeCheckpoints(checkpoints) : nullptr) {
   metrics_.Export(hop_, engine_.kv_saturated());
@@ -58,9 +60,14 @@ auto ShardRuntime::Do(Input input) {
     ~FlushAtEnd() { runtime->Flush(); }
   } flush{this};
   MutexLock lock(&mutex_);
-  work_ = true;
-  work_ready_.NotifyOne();
-  return input(hop_);
+  if constexpr (std::is_void_v<decltype(input(hop_))>) {
+    input(hop_);
+    if (hop_.HasWork()) work_ready_.NotifyOne();
+  } else {
+    auto result = input(hop_);
+    if (hop_.HasWork()) work_ready_.NotifyOne();
+    return result;
+  }
 }
 
 std::unique_ptr<CheckpointIo> ShardRuntime::MakeCheckpoints(const CheckpointIoOptions& options) {
@@ -247,10 +254,9 @@ void ShardRuntime::ComputeLoop() {
     std::optional<Job> job;
     {
       MutexLock lock(&mutex_);
-      while (!work_ && !stopping_) work_ready_.WaitFor(&mutex_, kWakeUp);
+      while (!hop_.HasWork() && !stopping_) work_ready_.WaitFor(&mutex_, kWakeUp);
       if (stopping_) return;
       job = hop_.NextJob(clock_.Now());
-      work_ = job.has_value();
       if (job.has_value()) computing_since_ = clock_.Now();
     }
     Flush();  // also frames that were settled without computing
@@ -263,7 +269,7 @@ void ShardRuntime::RunOne(Job job) {
   const bool decode = job.frame.cache_mode == forward::CacheMode::kDecode;
   metrics_.ObserveWait(job.waited);
   const MonoTime start = clock_.Now();
-  JobResult result = RunJob(job, engine_, vocabulary_);
+  JobResult result = runner_.Run(job);
   metrics_.ObserveCompute(decode, clock_.Now() - start);
   Do([&](Hop& hop) { hop.OnJobDone(id, std::move(result), clock_.Now()); });
   MutexLock lock(&mutex_);

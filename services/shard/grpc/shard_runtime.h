@@ -89,7 +89,9 @@ class ShardRuntime {
   uint64_t hidden_size() const { return options_.hidden_size; }
 
  private:
-  // Runs `input` on the hop under the lock, then performs what it led to.
+  // Runs `input` on the hop under the lock, then performs what it led to. The compute thread is
+  // woken only when there is something to run: most inputs are answers on their way back, and a
+  // thread that wakes for each takes processors from whoever computes the next step.
   template <typename Input>
   auto Do(Input input);
   void Flush();
@@ -106,6 +108,7 @@ class ShardRuntime {
   Engine& engine_;
   const Vocabulary& vocabulary_;
   ShardMetrics& metrics_;
+  JobRunner runner_;  // of the compute thread
 
   mutable Mutex mutex_;
   CondVar work_ready_;
@@ -113,7 +116,6 @@ class ShardRuntime {
   Hop hop_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<CheckpointIo> checkpoints_;  // null: not a feature of this shard
   bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool work_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<MonoTime> computing_since_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_stream_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -113,7 +113,7 @@ class HopHarness {
   }
   void Finish(Job& job) {
     const StreamId stream = job.stream;
-    hop_.OnJobDone(stream, RunJob(job, engine_, vocabulary_), now);
+    hop_.OnJobDone(stream, runner_.Run(job), now);
     Collect();
   }
   // Runs everything that may run. Returns how many jobs that were.
@@ -246,6 +246,7 @@ class HopHarness {
 
   testing::ToyEngine engine_;
   testing::ToyVocabulary vocabulary_;
+  JobRunner runner_{engine_, vocabulary_};
   Hop hop_;
   std::vector<Effect> effects_;
 };

@@ -16,6 +16,12 @@ namespace {
 constexpr size_t kAnswersQueuedMax = 64;
 constexpr absl::Duration kStallMax = absl::Seconds(30);
 
+bool IsStep(const forward::Frame& frame) {
+  const auto* compute = std::get_if<forward::Compute>(&frame);
+  return compute != nullptr && compute->cache_mode == forward::CacheMode::kDecode &&
+         compute->want_logits;
+}
+
 }  // namespace
 
 UpStream::UpStream(grpc::CallbackServerContext* context, ShardRuntime& runtime)
@@ -61,6 +67,7 @@ bool UpStream::TakeFrame() {
   }
   if (const auto* open = std::get_if<forward::Open>(&*frame)) {
     opened_ = true;
+    tail_ = open->hops.size() == 1;
     session_ = open->session.ToHex();
     LOG(INFO) << "session " << session_ << " opened, epoch " << static_cast<uint64_t>(open->epoch)
               << ", attempt " << static_cast<uint64_t>(open->attempt) << ", trace "
@@ -68,6 +75,11 @@ bool UpStream::TakeFrame() {
   }
   close_received_ = close_received_ || std::holds_alternative<forward::Close>(*frame);
   request_.message.Clear();
+  const bool step = tail_ && IsStep(*frame);
+  if (step) {
+    MutexLock lock(&mutex_);
+    step_in_hand_ = true;
+  }
   runtime_.OnFrame(id_, *std::move(frame));
   bool lost = false;
   {
@@ -76,7 +88,7 @@ bool UpStream::TakeFrame() {
   }
   // The end may have overtaken the frame on another thread.
   if (lost) runtime_.OnUpLost(id_);
-  return !lost;
+  return !lost && !step;
 }
 
 void UpStream::Lost() {
@@ -93,17 +105,32 @@ void UpStream::OnCancel() {
 }
 
 void UpStream::Send(forward::Answer answer) {
+  const bool output = std::holds_alternative<forward::Output>(answer);
   Next next = Next::kNothing;
   bool cut = false;
+  bool read = false;
   {
     MutexLock lock(&mutex_);
     if (status_.has_value()) return;
     queue_.push_back(rpc::EncodeAnswer(std::move(answer)));
     cut = queue_.size() > kAnswersQueuedMax;
     next = ChooseNext();
+    if (output) read = starting_read_ = std::exchange(step_in_hand_, false);
   }
   StartNext(next);
+  if (read) ReadOn();
   if (cut) context_->TryCancel();
+}
+
+void UpStream::ReadOn() {
+  StartRead(&request_);
+  Next next = Next::kNothing;
+  {
+    MutexLock lock(&mutex_);
+    starting_read_ = false;
+    next = ChooseNext();
+  }
+  StartNext(next);
 }
 
 void UpStream::End(const absl::Status& status) {
@@ -135,7 +162,7 @@ UpStream::Next UpStream::ChooseNext() {
     waits_since_ = runtime_.clock().Now();
     return Next::kWrite;
   }
-  if (!status_.has_value()) return Next::kNothing;
+  if (!status_.has_value() || starting_read_) return Next::kNothing;
   finishing_ = true;
   return Next::kFinish;
 }

@@ -1,4 +1,9 @@
 // The server's side of one Forward call: frames in, answers out. One owner: itself, until OnDone.
+//
+// While the tail runs a decode step it reads no frame: none that may come would be acted on before
+// the step ends. gRPC gives the caller back its window with every read that begins, in a message of
+// its own; that message, and the wake-up it costs the caller, then goes out together with the
+// step's answer instead of in the middle of the computing, which may be on the same processors.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -37,8 +42,10 @@ class UpStream final
 
  private:
   UpStream(grpc::CallbackServerContext* context, ShardRuntime& runtime);
-  // Hands the frame that was read to the hop. False: the stream is over, nothing more is read.
+  // Hands the frame that was read to the hop. False: nothing more is read, or not now.
   bool TakeFrame();
+  // The read that was put off until a step's answer.
+  void ReadOn();
   void Lost();
   // What gRPC is to do next, chosen under the lock and started outside it.
   enum class Next { kNothing, kWrite, kFinish };
@@ -52,6 +59,7 @@ class UpStream final
   std::shared_ptr<UpStream> self_;
   rpc::Parsed<v1::ForwardRequest> request_;
   bool opened_ = false;          // only reads touch it
+  bool tail_ = false;            // likewise
   std::string session_;          // likewise, and OnDone after them; for the log
   bool close_received_ = false;  // likewise
 
@@ -60,6 +68,8 @@ class UpStream final
   v1::ForwardResponse writing_message_;  // owned by gRPC while writing_
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool step_in_hand_ ABSL_GUARDED_BY(mutex_) = false;   // its answer starts the next read
+  bool starting_read_ ABSL_GUARDED_BY(mutex_) = false;  // the call cannot end meanwhile
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
   MonoTime waits_since_ ABSL_GUARDED_BY(mutex_);  // for the first frame, or for a write

@@ -93,9 +93,12 @@ FinishReason GenerationCall::OnToken(const forward::Output& output, MonoTime now
   CountToken(now);
   AddToDelta(output, std::move(step.text));
   stop_string_ = std::move(step.stop_string);
-  // The last token's delta goes out with the end, which follows at once.
-  if (step.reason == FinishReason::kNone) WriteNext();
   return step.reason;
+}
+
+void GenerationCall::Deliver() {
+  MutexLock lock(&mutex_);
+  if (delta_tokens_ > 0) WriteNext();
 }
 
 uint32_t GenerationCall::tokens_shown() const {

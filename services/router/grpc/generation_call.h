@@ -48,6 +48,7 @@ class GenerationCall final : public GenerationClient {
   // From the driver.
   bool wants_tokens() const override;
   FinishReason OnToken(const forward::Output& output, MonoTime now) override;
+  void Deliver() override;
   uint32_t tokens_shown() const override;
   void OnDone(const absl::Status& status, FinishReason reason,
               const GenerationResult& result) override;

@@ -42,16 +42,17 @@ GenerationDriver::~GenerationDriver() {
 
 template <typename Input>
 void GenerationDriver::Apply(Input input) {
+  bool perform = false;
   {
     MutexLock lock(&mutex_);
     const MonoTime now = context_.clock.Now();
     generation_.SetReading(client_->wants_tokens(), now);
     input(generation_, now);
     TakeEffects();
-    if (performing_) return;
-    performing_ = true;
+    perform = !std::exchange(performing_, true);
   }
-  PerformAll();
+  if (perform) PerformAll();
+  client_->Deliver();
 }
 
 void GenerationDriver::TakeEffects() {

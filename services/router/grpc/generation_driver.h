@@ -39,6 +39,9 @@ class GenerationClient : public TokenSink {
  public:
   // False: too many tokens are on the way to the client.
   virtual bool wants_tokens() const = 0;
+  // Sends the tokens on. Called after the frame that asks for the next one: the shards then compute
+  // while the client is written to.
+  virtual void Deliver() = 0;
   // Once, last.
   virtual void OnDone(const absl::Status& status, FinishReason reason,
                       const GenerationResult& result) = 0;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/version.h"
 
 namespace kvmesh::rpc {
@@ -104,6 +105,9 @@ void InitProcess(const char* program, int log_level) {
   const sigset_t set = TerminationSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // Debian builds Abseil with its assertions: every lock that gRPC takes would first be looked up
+  // in one graph of the whole process, behind one spin lock.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   FLAGS_logtostderr = true;
   FLAGS_minloglevel = log_level;
   google::InitGoogleLogging(program);

@@ -1,8 +1,18 @@
 #include "services/meta/grpc/meta_server.h"
 
+#include <algorithm>
+
 #include "common/base/status_macros.h"
 
 namespace kvmesh::meta {
+namespace {
+
+// Once the arbiter drains every call has its answer, which is only still to be sent. gRPC would
+// then wait for each idle connection until its client has answered a ping, which clients that are
+// not calling anything do seconds later.
+constexpr absl::Duration kAnswersOut = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MetaServer>> MetaServer::Start(const MetaServerOptions& options,
                                                               const Clock& clock) {
@@ -30,7 +40,7 @@ void MetaServer::Shutdown(absl::Duration grace) {
   if (server_ == nullptr || loop_ == nullptr) return;
   server_->SetServing(false);
   loop_->Drain();
-  server_->Shutdown(grace);
+  server_->Shutdown(std::min(grace, kAnswersOut));
   // All calls have ended.
   loop_.reset();
 }

@@ -31,8 +31,8 @@ class MetaServer {
   const metrics::Metrics& metrics() const { return metrics_; }
   const ReadIndex& index() const { return index_; }
 
-  // Refuses new calls, ends those that wait and the streams of the stores, lets the others end for
-  // `grace`.
+  // Refuses new calls, ends those that wait and the streams of the stores; gives what has been
+  // answered `grace` to get out, or a second if that is less.
   void Shutdown(absl::Duration grace);
 
  private:

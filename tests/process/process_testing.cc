@@ -1,13 +1,10 @@
 #include "tests/process/process_testing.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +21,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
 #include "tools/kvmesh/child.h"
+#include "tools/kvmesh/metrics_page.h"
 
 namespace kvmesh::process_testing {
 namespace {
@@ -269,26 +267,7 @@ std::string Reflect(const std::string& address, const std::string& request) {
 }
 
 std::string Metrics(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return "";
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + colon + 1)));
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return "";
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval limit{.tv_sec = 10, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  std::string text;
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0 &&
-      send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size())) {
-    char buffer[4096];
-    for (ssize_t got; (got = recv(fd, buffer, sizeof(buffer), 0)) > 0;) {
-      text.append(buffer, static_cast<size_t>(got));
-    }
-  }
-  close(fd);
-  return text;
+  return cli::FetchMetrics(address).value_or("");
 }
 
 }  // namespace kvmesh::process_testing

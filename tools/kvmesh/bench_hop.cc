@@ -1,7 +1,10 @@
 // `bench hop`: what a hop costs. Two meshes of the same model side by side, one with two shards,
-// one with a single shard that runs all layers; runs alternate, so that noise hits both. Also the
-// memory of every shard.
+// one with a single shard that runs all layers; runs alternate, so that noise hits both. Also where
+// the time of a token goes, and the memory of every shard.
+#include <algorithm>
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -10,6 +13,7 @@
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "tools/kvmesh/bench_util.h"
 #include "tools/kvmesh/idle_model.h"
+#include "tools/kvmesh/metrics_page.h"
 
 namespace kvmesh::cli {
 namespace {
@@ -82,32 +86,100 @@ absl::StatusOr<Json> Memory(const std::vector<LocalMesh*>& meshes, double idle_b
   return Json{{"idle_bytes", idle_bytes}, {"shards", rows}};
 }
 
+// What the shards of a mesh have counted since their start.
+struct Counters {
+  double steps = 0;            // decode steps of each shard
+  double compute_seconds = 0;  // of all shards, in decode steps
+  double wait_seconds = 0;     // of all frames, in the shards' queues
+};
+
+absl::StatusOr<Counters> ReadCounters(const LocalMesh& mesh, int shards) {
+  Counters sum;
+  for (const ServiceEntry& service : mesh.file().services) {
+    if (service.name == "router") continue;
+    KVMESH_ASSIGN_OR_RETURN(const std::string page, FetchMetrics(service.metrics));
+    sum.steps += MetricOn(page, "kvmesh_shard_compute_seconds_count{phase=\"decode\"}") / shards;
+    sum.compute_seconds += MetricOn(page, "kvmesh_shard_compute_seconds_sum{phase=\"decode\"}");
+    sum.wait_seconds += MetricOn(page, "kvmesh_shard_wait_seconds_sum");
+  }
+  return sum;
+}
+
+// One of the two meshes that are compared.
+class Side {
+ public:
+  static absl::StatusOr<Side> Open(const HopFlags& flags, int shards, Interrupt& interrupt) {
+    Side side;
+    side.shards_ = shards;
+    KVMESH_ASSIGN_OR_RETURN(
+        side.mesh_,
+        BenchMesh::Open({.model = flags.model, .shards = shards, .threads = flags.threads},
+                        interrupt));
+    return side;
+  }
+
+  BenchMesh& mesh() { return mesh_; }
+  double tokens_per_second() const { return Median(figures_); }
+
+  // An answer that does not count; what is measured begins after it.
+  absl::Status WarmUp(const std::vector<uint32_t>& prompt, const HopFlags& flags,
+                      Interrupt& interrupt) {
+    KVMESH_RETURN_IF_ERROR(Run(prompt, flags, interrupt));
+    figures_.clear();
+    KVMESH_ASSIGN_OR_RETURN(start_, ReadCounters(*mesh_.local(), shards_));
+    return absl::OkStatus();
+  }
+  absl::Status Run(const std::vector<uint32_t>& prompt, const HopFlags& flags,
+                   Interrupt& interrupt) {
+    KVMESH_ASSIGN_OR_RETURN(
+        const GenerationResult result,
+        RunPrompt(mesh_.router(), prompt, flags.tokens, v1::CACHE_USE_OFF, interrupt));
+    figures_.push_back(result.finished.timings().tokens_per_second());
+    Progress(absl::StrCat(shards_, shards_ == 1 ? " shard:  " : " shards: ", figures_.back(),
+                          " tokens/s"));
+    return absl::OkStatus();
+  }
+
+  // Milliseconds a token: all of them; what the engines took; what frames waited for their turn;
+  // and the rest, which is messages, wake-ups and the router.
+  absl::StatusOr<Json> PerToken() const {
+    KVMESH_ASSIGN_OR_RETURN(const Counters end, ReadCounters(*mesh_.local(), shards_));
+    const double steps = std::max(1.0, end.steps - start_.steps);
+    const double total = 1000 / tokens_per_second();
+    const double compute = 1000 * (end.compute_seconds - start_.compute_seconds) / steps;
+    const double wait = 1000 * (end.wait_seconds - start_.wait_seconds) / steps;
+    return Json{
+        {"total", total}, {"compute", compute}, {"wait", wait}, {"wire", total - compute - wait}};
+  }
+
+ private:
+  BenchMesh mesh_;
+  int shards_ = 0;
+  Counters start_;
+  std::vector<double> figures_;  // tokens per second
+};
+
 absl::StatusOr<Json> Hop(const HopFlags& flags, Interrupt& interrupt) {
   KVMESH_ASSIGN_OR_RETURN(const double idle_bytes, IdleBytes(interrupt));
-  BenchTarget target{.model = flags.model, .shards = flags.shards, .threads = flags.threads};
-  KVMESH_ASSIGN_OR_RETURN(BenchMesh split, BenchMesh::Open(target, interrupt));
-  target.shards = 1;
-  KVMESH_ASSIGN_OR_RETURN(BenchMesh whole, BenchMesh::Open(target, interrupt));
-  KVMESH_ASSIGN_OR_RETURN(const Json memory, Memory({split.local(), whole.local()}, idle_bytes));
-  KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> prompt, PromptIds(split.router(), 32));
-
-  std::vector<double> split_figures;
-  std::vector<double> whole_figures;
-  // A warm-up round first; then the order alternates.
-  for (int round = 0; round <= flags.rounds; ++round) {
-    for (const bool second : {false, true}) {
-      const bool run_split = (round % 2 == 0) != second;
-      KVMESH_ASSIGN_OR_RETURN(const GenerationResult result,
-                              RunPrompt(run_split ? split.router() : whole.router(), prompt,
-                                        flags.tokens, v1::CACHE_USE_OFF, interrupt));
-      const double figure = result.finished.timings().tokens_per_second();
-      if (round > 0) (run_split ? split_figures : whole_figures).push_back(figure);
-      Progress(absl::StrCat(run_split ? "mesh:        " : "one process: ", figure, " tokens/s"));
-    }
+  KVMESH_ASSIGN_OR_RETURN(Side split, Side::Open(flags, flags.shards, interrupt));
+  KVMESH_ASSIGN_OR_RETURN(Side whole, Side::Open(flags, 1, interrupt));
+  KVMESH_ASSIGN_OR_RETURN(const Json memory,
+                          Memory({split.mesh().local(), whole.mesh().local()}, idle_bytes));
+  KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> prompt, PromptIds(split.mesh().router(), 32));
+  KVMESH_RETURN_IF_ERROR(split.WarmUp(prompt, flags, interrupt));
+  KVMESH_RETURN_IF_ERROR(whole.WarmUp(prompt, flags, interrupt));
+  // The order alternates, so that whatever else the machine does hits both.
+  for (int round = 0; round < flags.rounds; ++round) {
+    KVMESH_RETURN_IF_ERROR((round % 2 == 0 ? split : whole).Run(prompt, flags, interrupt));
+    KVMESH_RETURN_IF_ERROR((round % 2 == 0 ? whole : split).Run(prompt, flags, interrupt));
   }
-  return Json{{"ratio", Median(split_figures) / Median(whole_figures)},
-              {"tokens_per_second_of_mesh", Median(split_figures)},
-              {"tokens_per_second_of_one_process", Median(whole_figures)},
+  KVMESH_ASSIGN_OR_RETURN(const Json of_mesh, split.PerToken());
+  KVMESH_ASSIGN_OR_RETURN(const Json of_one, whole.PerToken());
+  return Json{{"ratio", split.tokens_per_second() / whole.tokens_per_second()},
+              {"tokens_per_second_of_mesh", split.tokens_per_second()},
+              {"tokens_per_second_of_one_process", whole.tokens_per_second()},
+              {"ms_per_token_of_mesh", of_mesh},
+              {"ms_per_token_of_one_process", of_one},
               {"shards", flags.shards},
               {"tokens", flags.tokens},
               {"rounds", flags.rounds},

@@ -50,7 +50,7 @@ class BenchMesh {
  public:
   static absl::StatusOr<BenchMesh> Open(const BenchTarget& target, Interrupt& interrupt);
   v1::RouterService::Stub& router() { return *router_; }
-  LocalMesh* local() { return local_.get(); }
+  LocalMesh* local() const { return local_.get(); }
 
  private:
   // Outlives the mesh in it; shared only so that BenchMesh can move.

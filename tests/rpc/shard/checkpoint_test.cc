@@ -230,7 +230,7 @@ TEST_F(CheckpointTest, TwoShardsSaveEachTheirOwnLayersAndTheStreamEndsAfterBoth)
   EXPECT_EQ(ReadSaveEnd(client), "done");
   EXPECT_EQ(ReadSaveEnd(client), "done");
   EXPECT_TRUE(client.End().ok());
-  EXPECT_EQ(blob_->store().List(std::nullopt, 10).size(), 2u);
+  EXPECT_EQ(blob_->store().List(std::nullopt, 10).slabs.size(), 2u);
 }
 
 TEST_F(CheckpointTest, DecodeGoesOnWhileTheStoreHoldsTheUpload) {

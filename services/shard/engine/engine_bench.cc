@@ -122,6 +122,18 @@ absl::Status WarmUp(Engine& engine, StepProfile& profile, MonoTime start,
   return absl::OkStatus();
 }
 
+// Of the bounds the better ones count: other work on the machine can only lower them.
+absl::Status MeasureAgain(const Clock& clock, EngineBenchResult& result) {
+  ComputePool pool(result.threads, [] {});
+  KVMESH_ASSIGN_OR_RETURN(const MachineBounds bounds,
+                          MeasureBounds(pool, result.set, result.weight_bytes, clock));
+  MachineBounds& best = result.bounds;
+  best.bytes_read = std::max(best.bytes_read, bounds.bytes_read);
+  best.float_operations = std::max(best.float_operations, bounds.float_operations);
+  best.word_operations = std::max(best.word_operations, bounds.word_operations);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
@@ -145,6 +157,7 @@ absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
   result.weight_bytes = engine->info().weight_bytes_held;
   KVMESH_RETURN_IF_ERROR(WarmUp(*engine, profile, start, result));
 
+  KVMESH_RETURN_IF_ERROR(MeasureAgain(clock, result));
   const std::vector<uint32_t> prompt = SomeTokens(options.prompt_tokens, config.vocab_size);
   for (uint32_t round = 0; round < options.rounds; ++round) {
     TimedSessions sessions(*engine, profile, options.sessions);
@@ -154,9 +167,7 @@ absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,
       result.decode.push_back(timed);
     }
   }
-  ComputePool pool(result.threads, [] {});
-  KVMESH_ASSIGN_OR_RETURN(result.bounds,
-                          MeasureBounds(pool, result.set, result.weight_bytes, clock));
+  KVMESH_RETURN_IF_ERROR(MeasureAgain(clock, result));
   return result;
 }
 

@@ -44,7 +44,7 @@ struct EngineBenchResult {
 };
 
 // Loads, then `rounds` times prefills the prompt of each session in chunks as a mesh does and
-// decodes greedily; then measures the bounds of the machine.
+// decodes greedily; measures the bounds of the machine before and after.
 // InvalidArgument: no prompt, no round or no session, or more tokens than the model's context.
 // Errors of NumericsNamed, MakeEngine, Engine::Step and MeasureBounds.
 absl::StatusOr<EngineBenchResult> MeasureEngine(const model::Model& model,

@@ -118,7 +118,7 @@ void Activations::Set(const float* x, size_t rows, size_t columns, size_t tiles,
 void Activations::Prepare(ComputePool& pool, const Form& form) {
   Prepared& prepared = prepared_[IndexOf(form)];
   if (prepared.ready) return;
-  const size_t rows = std::max(rows_, height_);
+  const size_t rows = std::max(rows_, tiles_ * height_);
   if (form.group > 0) prepared.sums.Room(rows * (columns_ / form.group));
   if (form.rounded) {
     prepared.pairs.Room(rows * (columns_ / 2));
@@ -141,13 +141,15 @@ Activations::Tile Activations::tile(const Form& form, size_t index) const {
   const size_t larger = rows_ % tiles_;  // tiles with one row more
   const size_t first = index * (rows_ / tiles_) + std::min(index, larger);
   const size_t rows = rows_ / tiles_ + (index < larger ? 1 : 0);
+  const size_t place = height_ == 0 ? first : index * height_;
   const size_t groups = form.group == 0 ? 0 : columns_ / form.group;
-  return {.x = std::max(rows_, height_) == 1 ? source_ : At(x_, first * columns_),
-          .sums = At(prepared.sums, first * groups),
-          .pairs = At(prepared.pairs, first * (columns_ / 2)),
-          .scales = At(prepared.scales, first * groups),
-          .code_sums = At(prepared.code_sums, first * groups),
+  return {.x = std::max(rows_, height_) == 1 ? source_ : At(x_, place * columns_),
+          .sums = At(prepared.sums, place * groups),
+          .pairs = At(prepared.pairs, place * (columns_ / 2)),
+          .scales = At(prepared.scales, place * groups),
+          .code_sums = At(prepared.code_sums, place * groups),
           .first_row = first,
+          .first_place = place,
           .rows = rows,
           .height = std::max(rows, height_)};
 }
@@ -162,7 +164,7 @@ void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
   const bool is_there = row < tile.rows;  // or fills up
   const float* from = is_there ? source_ + (tile.first_row + row) * columns_ : nullptr;
   if (!form.rounded && !x_ready_) {
-    float* x = x_.data() + tile.first_row * columns_ + row;
+    float* x = x_.data() + tile.first_place * columns_ + row;
     for (size_t i = 0; i < columns_; ++i) x[i * tile.height] = is_there ? from[i] : 0.0f;
   }
   if (form.group == 0) return;
@@ -171,7 +173,7 @@ void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
   RoundedGroup rounded;
   for (size_t group = 0; group < groups; ++group) {
     const float* x = is_there ? from + group * form.group : kZeros;
-    const size_t at = tile.first_row * groups + group * tile.height + row;
+    const size_t at = tile.first_place * groups + group * tile.height + row;
     if (!form.rounded) {
       prepared.sums.data()[at] = GroupSum(x, form.group);
       continue;
@@ -181,7 +183,7 @@ void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
     prepared.code_sums.data()[at] = rounded.sum;
     prepared.sums.data()[at] = rounded.scale * static_cast<float>(rounded.sum);
     StorePairs(rounded, form.group, form.chunk, tile.height,
-               prepared.pairs.data() + tile.first_row * (columns_ / 2) +
+               prepared.pairs.data() + tile.first_place * (columns_ / 2) +
                    group * (form.group / 2) * tile.height + row);
   }
 }

@@ -38,6 +38,7 @@ class Activations {
     const float* scales;       // [columns / group, height]; rounded
     const int32_t* code_sums;  // [columns / group, height]; rounded
     size_t first_row;
+    size_t first_place;  // the rows of all tiles before, as they lie in the buffers
     size_t rows;
     size_t height;
   };

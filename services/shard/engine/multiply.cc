@@ -108,7 +108,10 @@ MultiplyScratch& MultiplyScratch::operator=(MultiplyScratch&&) noexcept = defaul
 
 namespace {
 
-// One tile: each panel is read once.
+// So many tiles take panels as they are; of more, each panel is widened first.
+constexpr size_t kDirectTilesMax = 4;
+
+// Few tiles: each panel is read once, and stays in the cache for all of them.
 void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers, const Numerics& numerics,
                     absl::Span<const Product> products) {
   Share(PanelsOf(products), pool.threads(), buffers.tasks);
@@ -120,8 +123,13 @@ void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers, const 
       const Product& product = ProductOf(products, panel);
       run = std::min(panels.end - i, PanelsOf(*product.weights) - panel);
       const Way way = WayOf(numerics, *product.weights);
-      const Activations::Tile tile = buffers.activations.tile(way.form, 0);
-      way.kernels.multiply[way.type][tile.height - 1](ProductWith(product, way, panel, run, tile));
+      const size_t tiles = buffers.activations.tiles();
+      if (tiles > 1) run = 1;
+      for (size_t j = 0; j < tiles; ++j) {
+        const Activations::Tile tile = buffers.activations.tile(way.form, j);
+        way.kernels.multiply[way.type][tile.height - 1](
+            ProductWith(product, way, panel, run, tile));
+      }
     }
   });
 }
@@ -177,10 +185,11 @@ void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numer
   if (rows == 0) return;
   MultiplyScratch::Buffers& buffers = scratch.buffers();
   const size_t columns = products[0].weights->columns();
-  const bool direct = rows <= kDirectRowsMax;
-  const size_t tile_rows = MatmulKernelsOf(numerics.set).tile_rows;
-  buffers.activations.Set(x, rows, columns, direct ? 1 : (rows + tile_rows - 1) / tile_rows,
-                          direct ? DirectHeight(rows) : 0);
+  const bool direct = rows <= kDirectRowsMax * kDirectTilesMax;
+  const size_t tile_rows = direct ? kDirectRowsMax : MatmulKernelsOf(numerics.set).tile_rows;
+  const size_t tiles = (rows + tile_rows - 1) / tile_rows;
+  buffers.activations.Set(x, rows, columns, tiles,
+                          direct ? DirectHeight((rows + tiles - 1) / tiles) : 0);
   for (const Product& product : products) {
     buffers.activations.Prepare(pool, WayOf(numerics, *product.weights).form);
   }

@@ -36,7 +36,7 @@ struct Product {
 // same number of columns. The bits of a row of `out` depend on its row of x, on the weights and on
 // the id of the numerics: not on the other rows, on threads, or on the set of instructions. NaN and
 // infinities stay in their row. No heap allocation once `scratch` has grown. Few rows are memory
-// bound: the weights are read once for up to 8 rows.
+// bound: the weights are read once for up to 32 rows.
 void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numerics, const float* x,
               size_t rows, absl::Span<const Product> products);
 

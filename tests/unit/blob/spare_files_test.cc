@@ -140,7 +140,7 @@ TEST_F(SpareFilesTest, NoneOutlivesTheStoreNorTheTrimOfAStart) {
 
 TEST_F(SpareFilesTest, EachOperationOfADeleteAndOfThePutAfterItMayFail) {
   const auto round = [&](uint64_t seed) {
-    const RandomSlab old = MakeSlabOfSize(seed, 3 * kMiB);
+    RandomSlab old = MakeSlabOfSize(seed, 3 * kMiB);
     EXPECT_TRUE(PutSlab(*store_, old).ok());
     return old;
   };

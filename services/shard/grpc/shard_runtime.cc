@@ -55,17 +55,22 @@ void ShardRuntime::Stop() {
 
 template <typename Input>
 auto ShardRuntime::Do(Input input) {
-  struct FlushAtEnd {
+  struct AfterLock {
     ShardRuntime* runtime;
-    ~FlushAtEnd() { runtime->Flush(); }
-  } flush{this};
+    bool wake = false;
+    ~AfterLock() {
+      // A thread that was woken under the lock would wait for it at once, and be woken twice.
+      if (wake) runtime->work_ready_.NotifyOne();
+      runtime->Flush();
+    }
+  } after{this};
   MutexLock lock(&mutex_);
   if constexpr (std::is_void_v<decltype(input(hop_))>) {
     input(hop_);
-    if (hop_.HasWork()) work_ready_.NotifyOne();
+    after.wake = hop_.HasWork();
   } else {
     auto result = input(hop_);
-    if (hop_.HasWork()) work_ready_.NotifyOne();
+    after.wake = hop_.HasWork();
     return result;
   }
 }

@@ -145,7 +145,11 @@ class Side {
   absl::StatusOr<Json> PerToken() const {
     KVMESH_ASSIGN_OR_RETURN(const Counters end, ReadCounters(*mesh_.local(), shards_));
     const double steps = std::max(1.0, end.steps - start_.steps);
-    const double total = 1000 / tokens_per_second();
+    // The mean, as what it is split into.
+    double total = 0;
+    for (const double figure : figures_) {
+      total += 1000 / figure / static_cast<double>(figures_.size());
+    }
     const double compute = 1000 * (end.compute_seconds - start_.compute_seconds) / steps;
     const double wait = 1000 * (end.wait_seconds - start_.wait_seconds) / steps;
     return Json{

@@ -46,7 +46,7 @@ build_failed() {
 }
 
 # Under TSan: what threads or the simulated mesh run through. Parsers and text have one thread.
-KVMESH_TSAN_TESTS=(base_test blob_core_test compute_test router_core_test sampler_test shard_core_test sim_seeded_test skew_test)
+KVMESH_TSAN_TESTS=(base_test blob_core_test compute_test meta_lookup_test router_core_test sampler_test shard_core_test sim_seeded_test skew_test)
 
 # build_sanitized PRESET: the tests of a sanitizer preset.
 build_sanitized() {

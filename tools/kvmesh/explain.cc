@@ -95,6 +95,7 @@ Json ToJson(const v1::ExplainLookupResponse& response) {
   if (response.has_nearest()) {
     json["nearest"] = RowJson(response.nearest());
     json["common_bytes"] = response.common_bytes();
+    json["common_bytes_max"] = response.common_bytes_max();
   }
   if (response.has_difference()) {
     json["difference"] = {{"offset", response.difference().offset()},
@@ -109,6 +110,8 @@ Json ToJson(const v1::ExplainLookupResponse& response) {
     json["gone"] = {{"key", response.gone().key()},
                     {"token_count", response.gone().token_count()},
                     {"text_bytes", response.gone().text_bytes()},
+                    {"cut_token_count", response.gone().cut_token_count()},
+                    {"cut_text_bytes", response.gone().cut_text_bytes()},
                     {"cause", response.gone().cause()},
                     {"age_ms", response.gone().age().value()}};
   }
@@ -124,8 +127,12 @@ void Print(const v1::ExplainLookupResponse& response) {
     std::printf("miss\n");
   }
   if (response.has_nearest()) {
-    std::printf("nearest: %s, %u tokens, shares %lu bytes\n", response.nearest().key().c_str(),
-                response.nearest().token_count(), response.common_bytes());
+    const bool certain = response.common_bytes_max() <= response.common_bytes();
+    std::printf(
+        "nearest: %s, %u tokens, shares %lu bytes%s\n", response.nearest().key().c_str(),
+        response.nearest().token_count(), response.common_bytes(),
+        certain ? ""
+                : absl::StrCat("; another may share up to ", response.common_bytes_max()).c_str());
   }
   if (response.has_difference()) {
     const v1::TextDifference& difference = response.difference();
@@ -138,9 +145,11 @@ void Print(const v1::ExplainLookupResponse& response) {
                 absl::StrJoin(response.namespace_fields_that_differ(), ", ").c_str());
   }
   if (response.has_gone()) {
-    std::printf("gone: %s, %u tokens, %s %.0f s ago\n", response.gone().key().c_str(),
-                response.gone().token_count(), response.gone().cause().c_str(),
-                static_cast<double>(response.gone().age().value()) / 1000);
+    std::printf("gone: %s, %u tokens, %s %.0f s ago; it would have served %u of them\n",
+                response.gone().key().c_str(), response.gone().token_count(),
+                response.gone().cause().c_str(),
+                static_cast<double>(response.gone().age().value()) / 1000,
+                response.gone().cut_token_count());
   }
 }
 

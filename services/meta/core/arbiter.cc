@@ -12,12 +12,14 @@ Arbiter::Arbiter(const ArbiterOptions& options)
       room_(ledger_, rows_),
       reservations_(ledger_, rows_, room_),
       attachments_(ledger_, rows_, reservations_),
-      readers_(ledger_, rows_, reservations_, attachments_) {}
+      readers_(ledger_, rows_, reservations_, attachments_),
+      evictions_(ledger_, rows_) {}
 
 // What is due comes first, so that the answer does not depend on how soon Tick was called; and
 // again afterwards, for what the command itself made due (a wait of no time).
 std::vector<Effect> Arbiter::Apply(const Command& command, MonoTime now) {
   ledger_.now = std::max(ledger_.now, now);
+  ledger_.evictions_left = ledger_.limits().step_slabs;
   RunTimers();
   std::visit([this](const auto& it) { Do(it); }, command);
   Settle();
@@ -62,60 +64,20 @@ void Arbiter::Settle() {
   }
 }
 
-// ---- Operators ----
+bool Arbiter::HasMore() const {
+  return attachments_.HasMore() || room_.HasMore() || evictions_.HasMore();
+}
 
 void Arbiter::Do(const Abandon& command) {
   reservations_.Abandon(command.ticket);
   readers_.Abandon(command.ticket);
+  evictions_.Abandon(command.ticket);
 }
 
-std::vector<GroupIndex> Arbiter::Selected(const EvictRows& command) const {
-  const SlabTable& slabs = ledger_.slabs;
-  std::vector<GroupIndex> selected;
-  const auto add = [&](GroupIndex group) {
-    const Group& it = slabs.group(group);
-    if (it.kind != GroupKind::kRow && it.kind != GroupKind::kFragment) return;
-    if (ledger_.now - absl::Milliseconds(it.last_used_ms) < command.idle_min) return;
-    selected.push_back(group);
-  };
-  if (!command.keys.empty()) {
-    for (const Sha256Digest& key : command.keys) {
-      for (GroupIndex i = slabs.FirstOfKey(key); i != kNone; i = slabs.group(i).next_of_key) add(i);
-    }
-    absl::c_sort(selected);  // a key may be named twice
-    selected.erase(std::unique(selected.begin(), selected.end()), selected.end());
-    return selected;
-  }
-  std::optional<NamespaceId> only;
-  if (command.key_namespace.has_value()) {
-    only = ledger_.namespaces.Find(*command.key_namespace);
-    if (!only.has_value()) return {};
-  }
-  for (GroupIndex i = 0; i < slabs.group_bound(); ++i) {
-    if (!slabs.has_group(i)) continue;
-    if (only.has_value() && slabs.group(i).key_namespace != *only) continue;
-    add(i);
-  }
-  return selected;
-}
-
-void Arbiter::Do(const EvictRows& command) {
-  EvictResult result;
-  for (const GroupIndex group : Selected(command)) {
-    if (ledger_.slabs.group(group).leases > 0) {
-      ++result.pinned_count;
-      continue;
-    }
-    ++result.row_count;
-    for (const SlabIndex slab : ledger_.slabs.SlabsOf(group)) {
-      result.size_bytes += ledger_.slabs.slab(slab).bytes();
-    }
-    if (result.rows.size() < ledger_.limits().evicted_listed_max) {
-      result.rows.push_back(rows_.Snapshot(group));
-    }
-    if (!command.dry_run) rows_.Doom(group, GoneCause::kOperator);
-  }
-  ledger_.Answer(command.ticket, std::move(result));
+void Arbiter::Do(const GoOn&) {
+  attachments_.GoOn();
+  room_.GoOn();
+  evictions_.GoOn();
 }
 
 // ---- Queries ----
@@ -159,13 +121,8 @@ std::vector<StoreSnapshot> Arbiter::Stores() const {
   return attachments_.List();
 }
 
-std::vector<GoneRow> Arbiter::FindGone(uint64_t block_hash) const {
-  return ledger_.gone.Find(block_hash);
-}
-
 ArbiterCounts Arbiter::Counts() const {
   ArbiterCounts counts{.rows = rows_.rows(),
-                       .cut_points = rows_.cut_points(),
                        .fragments = rows_.fragments(),
                        .reservations = reservations_.size(),
                        .leases = ledger_.leases.size(),

@@ -3,8 +3,10 @@
 // arguments. docs/arbiter.md has its state tables.
 //
 // Not thread-safe: one writer thread owns it. Order of calls: Apply with any command at any time;
-// Apply(Tick) at NextTimer() at the latest. Commands of a stream that was superseded, closed or
-// never said hello count for nothing. Queries are const and belong between two commands.
+// Apply(Tick) at NextTimer() at the latest; Apply(GoOn) soon while HasMore(). What may concern any
+// number of slabs is done in steps of bounded length, so that no command waits long for another:
+// a store's end of inventory, eviction, forgetting. Commands of a stream that was superseded,
+// closed or never said hello count for nothing. Queries are const and belong between two commands.
 //
 // Invariants, after every command:
 // - a store's bytes are the sums over its slabs by state; none is free before the store's answer;
@@ -24,6 +26,7 @@
 
 #include "services/meta/core/commands.h"
 #include "services/meta/core/effects.h"
+#include "services/meta/core/evictions.h"
 #include "services/meta/core/options.h"
 #include "services/meta/core/readers.h"
 
@@ -31,7 +34,6 @@ namespace kvmesh::meta {
 
 struct ArbiterCounts {
   uint64_t rows = 0;  // open
-  uint64_t cut_points = 0;
   uint64_t fragments = 0;
   uint64_t reservations = 0;
   uint64_t leases = 0;
@@ -55,6 +57,8 @@ class Arbiter {
   std::vector<Effect> Apply(const Command& command, MonoTime now);
   // When Tick wants to be applied; infinite for never.
   MonoTime NextTimer() const;
+  // Whether something is under way that GoOn goes on with.
+  bool HasMore() const;
 
   // In the order of their ids, from the first above `after` (from the start: none) on.
   std::vector<RowSnapshot> ListRows(std::optional<RowId> after, size_t count_max,
@@ -63,15 +67,14 @@ class Arbiter {
   std::vector<ReservationSnapshot> ListReservations(uint64_t after, size_t count_max,
                                                     MonoTime now) const;
   std::vector<StoreSnapshot> Stores() const;
-  // Rows that went, of this block hash; newest first.
-  std::vector<GoneRow> FindGone(uint64_t block_hash) const;
   ArbiterCounts Counts() const;
   const Incarnation& incarnation() const { return ledger_.incarnation; }
 
  private:
   void Do(const Abandon& command);
-  void Do(const EvictRows& command);
+  void Do(const GoOn& command);
   void Do(const Tick&) {}
+  void Do(const EvictRows& command) { evictions_.Apply(command); }
   void Do(const Checkout& command) { readers_.Apply(command); }
   void Do(const Renew& command) { readers_.Apply(command); }
   void Do(const Checkin& command) { readers_.Apply(command); }
@@ -89,7 +92,6 @@ class Arbiter {
   void Do(const StorePong& command) { attachments_.Apply(command); }
   void Do(const StoreGone& command) { attachments_.Apply(command); }
 
-  std::vector<GroupIndex> Selected(const EvictRows& command) const;
   void RunTimers();
   void Settle();
 
@@ -99,6 +101,7 @@ class Arbiter {
   Reservations reservations_;
   Attachments attachments_;
   Readers readers_;
+  Evictions evictions_;
 };
 
 }  // namespace kvmesh::meta

@@ -70,12 +70,9 @@ void Attachments::Attach(StoreSlot slot, const StoreHello& hello) {
   store.budget_bytes = hello.budget_bytes;
   store.quarantined_bytes = 0;
   store.last_heard = ledger_.now;
+  StopPass(store);
+  store.inventory = NextInventory(slot);
   streams_[hello.stream] = slot;
-  ForEachSlab(slot, [this](SlabIndex index) {
-    Slab& slab = ledger_.slabs.slab(index);
-    slab.confirmed = false;
-    slab.cut_points_asked = false;
-  });
   if (news) {
     ledger_.Emit(
         StoreOpened{.slot = slot, .uid = store.uid, .address = store.address, .tier = store.tier});
@@ -100,34 +97,13 @@ void Attachments::RaiseIncarnation(const StoreHello& hello) {
 void Attachments::Apply(const StoreInventory& page) {
   const std::optional<StoreSlot> slot = Heard(page.stream);
   if (!slot.has_value()) return;
-  if (ledger_.StoreAt(*slot).state != StoreState::kInventory) {
+  const Store& store = ledger_.StoreAt(*slot);
+  if (store.state != StoreState::kInventory || store.pass != StorePass::kNone) {
     Close(*slot, absl::InvalidArgumentError("an inventory page after the last one"));
     return;
   }
   for (const SlabFacts& facts : page.slabs) Link(*slot, facts);
-  if (page.last) EndInventory(*slot);
-}
-
-void Attachments::EndInventory(StoreSlot slot) {
-  ForEachSlab(slot, [this](SlabIndex slab) {
-    const Slab& it = ledger_.slabs.slab(slab);
-    if (it.state == SlabState::kLive && !it.confirmed) Drop(slab, GoneCause::kSlabLost);
-  });
-  Store& store = ledger_.StoreAt(slot);
-  store.state = StoreState::kServing;
-  ledger_.stores_changed = true;
-  ledger_.RoomChanged(slot);
-  rows_.ReconsiderFragments();
-  ledger_.Emit(StoreReadable{.slot = slot, .readable = true});
-  ForEachSlab(slot, [this, &store](SlabIndex slab) {
-    const Slab& it = ledger_.slabs.slab(slab);
-    if (it.state == SlabState::kDeleting) {
-      ledger_.Emit(
-          ToStore{.stream = store.stream, .message = DeleteSlab{ledger_.slabs.NameOf(slab)}});
-    } else if (ledger_.slabs.group(it.group).kind == GroupKind::kFragment) {
-      ledger_.Changed(ledger_.slabs.group(it.group).key);
-    }
-  });
+  if (page.last) StartPass(*slot, StorePass::kDropUnnamed);
 }
 
 void Attachments::Apply(const SlabAnnounced& announced) {
@@ -224,13 +200,15 @@ void Attachments::Close(StoreSlot slot, const absl::Status& status) {
 void Attachments::Lose(StoreSlot slot) {
   Store& store = ledger_.StoreAt(slot);
   streams_.erase(store.stream);
-  if (store.state == StoreState::kServing) {
-    ledger_.Emit(StoreReadable{.slot = slot, .readable = false});
-    ledger_.stores_changed = true;
-    rows_.ReconsiderFragments();
-  }
+  StopPass(store);
+  const bool served = store.state == StoreState::kServing;
   store.state = StoreState::kLost;
   store.lost_at = ledger_.now;
+  if (served) {
+    ledger_.Emit(StoreReadable{.slot = slot, .readable = false});
+    ledger_.stores_changed = true;
+    StartPass(slot, StorePass::kReconsider);
+  }
   ledger_.RoomChanged(slot);
   ledger_.Count("stores_lost");
   if (!store.rival.has_value()) return;
@@ -244,12 +222,6 @@ void Attachments::RefuseRival(StoreSlot slot) {
   ledger_.Emit(CloseStream{.stream = rival.stream, .status = InUse(store, rival)});
 }
 
-void Attachments::ForgetStore(StoreSlot slot) {
-  ForEachSlab(slot, [this](SlabIndex slab) { Drop(slab, GoneCause::kSlabLost); });
-  ledger_.StoreAt(slot) = Store();
-  ledger_.Count("stores_forgotten");
-}
-
 // ---- Time ----
 
 void Attachments::Tick() {
@@ -259,7 +231,8 @@ void Attachments::Tick() {
     Store& store = ledger_.stores[i];
     if (!store.in_use) continue;
     if (store.state == StoreState::kLost) {
-      if (ledger_.now >= store.lost_at + limits.store_forget) ForgetStore(slot);
+      if (store.pass == StorePass::kForget) continue;
+      if (ledger_.now >= store.lost_at + limits.store_forget) StartPass(slot, StorePass::kForget);
     } else if (store.rival.has_value() && ledger_.now >= store.rival_wins_at) {
       Close(slot, Superseded());
     } else if (ledger_.now >= store.last_heard + limits.store_silence_max) {
@@ -274,6 +247,7 @@ MonoTime Attachments::Next() const {
   for (const Store& store : ledger_.stores) {
     if (!store.in_use) continue;
     if (store.state == StoreState::kLost) {
+      if (store.pass == StorePass::kForget) continue;
       next = std::min(next, store.lost_at + limits.store_forget);
       continue;
     }
@@ -308,14 +282,6 @@ std::optional<StoreSlot> Attachments::FreeSlot() {
   if (ledger_.stores.size() >= ledger_.limits().stores_max) return std::nullopt;
   ledger_.stores.emplace_back();
   return StoreSlot{static_cast<uint16_t>(ledger_.stores.size() - 1)};
-}
-
-// Slabs may go, and move between groups, while they are gone through.
-template <typename Do>
-void Attachments::ForEachSlab(StoreSlot slot, Do do_with) {
-  for (SlabIndex slab = 0; slab < ledger_.slabs.slab_bound(); ++slab) {
-    if (ledger_.slabs.has_slab(slab) && ledger_.slabs.slab(slab).store == slot) do_with(slab);
-  }
 }
 
 std::vector<StoreSnapshot> Attachments::List() const {

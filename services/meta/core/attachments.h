@@ -1,6 +1,6 @@
 // Stores as they come, say what they have, and go (docs/arbiter.md, "Store"). Not thread-safe.
 // Invariants: one live stream per store id; what comes on any other stream counts for nothing; a
-// store serves only after the last page of its inventory.
+// store serves only after the last page of its inventory, and after what that did not name is gone.
 #pragma once
 
 #include <vector>
@@ -31,6 +31,10 @@ class Attachments {
   void Tick();
   MonoTime Next() const;
 
+  // Goes on with the passes over slabs of stores, ArbiterLimits::step_slabs of them for each store.
+  void GoOn();
+  bool HasMore() const { return passes_ > 0; }
+
   std::vector<StoreSnapshot> List() const;
 
  private:
@@ -45,16 +49,23 @@ class Attachments {
   void Lose(StoreSlot slot);
   void Close(StoreSlot slot, const absl::Status& status);
   void Link(StoreSlot slot, const SlabFacts& facts);
-  void EndInventory(StoreSlot slot);
   void Drop(SlabIndex slab, GoneCause cause);
-  void ForgetStore(StoreSlot slot);
-  template <typename Do>
-  void ForEachSlab(StoreSlot slot, Do do_with);
+
+  // store_passes.cc
+  uint16_t NextInventory(StoreSlot slot);
+  void StartPass(StoreSlot slot, StorePass pass);
+  void StepPass(StoreSlot slot);
+  void StopPass(Store& store);
+  void Pass(Store& store, SlabIndex slab);
+  // It starts the next one, or none.
+  void EndPass(StoreSlot slot);
+  void Serve(StoreSlot slot);
 
   Ledger& ledger_;
   Rows& rows_;
   Reservations& reservations_;
   absl::flat_hash_map<StreamId, StoreSlot> streams_;  // live ones
+  size_t passes_ = 0;                                 // stores that have one under way
 };
 
 }  // namespace kvmesh::meta

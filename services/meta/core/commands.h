@@ -20,6 +20,9 @@ struct Checkout {
   Sha256Digest key;
   WriteId write_id;
   LeaseId lease;
+  // What the lease pins already, if that is a row that can be read, is granted in its place: the
+  // answer to an earlier one was lost.
+  bool or_held = false;
 };
 
 // Reply: RenewResult.
@@ -158,9 +161,12 @@ struct StoreGone {  // the stream has ended, on whichever side
 
 struct Tick {};
 
+// Goes on with what is done in steps (Arbiter::HasMore).
+struct GoOn {};
+
 using Command =
     std::variant<Checkout, Renew, Checkin, RowHit, AwaitKey, AwaitFragment, Abandon, Reserve,
                  CancelReservation, EvictRows, StoreHello, StoreInventory, SlabAnnounced,
-                 SlabRemoved, SlabVerified, StoreHeartbeat, StorePong, StoreGone, Tick>;
+                 SlabRemoved, SlabVerified, StoreHeartbeat, StorePong, StoreGone, Tick, GoOn>;
 
 }  // namespace kvmesh::meta

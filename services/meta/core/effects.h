@@ -127,6 +127,8 @@ struct RowOpened {
 };
 struct RowClosed {  // the id may be used again
   RowId row{0};
+  GoneCause cause = GoneCause::kEvicted;
+  MonoTime at;
 };
 struct RowUsed {
   RowId row{0};

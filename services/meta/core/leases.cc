@@ -11,6 +11,7 @@ const Leases::Lease* Leases::Find(const LeaseId& id) const {
 
 void Leases::Add(const LeaseId& id, GroupIndex group, MonoTime expires) {
   leases_[id] = {.groups = {group}, .expires = expires};
+  by_group_[group].push_back(id);
   expiry_.Add(expires, id);
 }
 
@@ -25,28 +26,36 @@ void Leases::Remove(const LeaseId& id) {
   const auto found = leases_.find(id);
   if (found == leases_.end()) return;
   expiry_.Remove(found->second.expires, id);
+  for (const GroupIndex group : found->second.groups) Unlink(group, id);
   leases_.erase(found);
 }
 
+void Leases::Unlink(GroupIndex group, const LeaseId& id) {
+  const auto held = by_group_.find(group);
+  auto& ids = held->second;
+  ids.erase(std::find(ids.begin(), ids.end(), id));
+  if (ids.empty()) by_group_.erase(held);
+}
+
 void Leases::Replace(GroupIndex from, absl::Span<const GroupIndex> to) {
-  for (auto& [id, lease] : leases_) {
-    const auto held = std::find(lease.groups.begin(), lease.groups.end(), from);
-    if (held == lease.groups.end()) continue;
-    lease.groups.erase(held);
+  const auto held = by_group_.find(from);
+  if (held == by_group_.end()) return;
+  const auto ids = std::move(held->second);
+  by_group_.erase(held);
+  for (const LeaseId& id : ids) {
+    auto& groups = leases_.at(id).groups;
+    groups.erase(std::find(groups.begin(), groups.end(), from));
     for (const GroupIndex group : to) {
-      if (std::find(lease.groups.begin(), lease.groups.end(), group) == lease.groups.end()) {
-        lease.groups.push_back(group);
-      }
+      if (std::find(groups.begin(), groups.end(), group) != groups.end()) continue;
+      groups.push_back(group);
+      by_group_[group].push_back(id);
     }
   }
 }
 
 uint32_t Leases::CountOn(GroupIndex group) const {
-  return static_cast<uint32_t>(
-      std::count_if(leases_.begin(), leases_.end(), [group](const auto& entry) {
-        const auto& groups = entry.second.groups;
-        return std::find(groups.begin(), groups.end(), group) != groups.end();
-      }));
+  const auto held = by_group_.find(group);
+  return held == by_group_.end() ? 0 : static_cast<uint32_t>(held->second.size());
 }
 
 }  // namespace kvmesh::meta

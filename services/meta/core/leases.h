@@ -32,7 +32,10 @@ class Leases {
   size_t size() const { return leases_.size(); }
 
  private:
+  void Unlink(GroupIndex group, const LeaseId& id);
+
   absl::flat_hash_map<LeaseId, Lease> leases_;
+  absl::flat_hash_map<GroupIndex, absl::InlinedVector<LeaseId, 1>> by_group_;
   ExpiryQueue<LeaseId> expiry_;
 };
 

@@ -11,16 +11,25 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "services/meta/core/cancelled_writes.h"
 #include "services/meta/core/commands.h"
 #include "services/meta/core/effects.h"
 #include "services/meta/core/leases.h"
 #include "services/meta/core/lru_index.h"
-#include "services/meta/core/memories.h"
 #include "services/meta/core/namespaces.h"
 #include "services/meta/core/options.h"
 #include "services/meta/core/slab_table.h"
 
 namespace kvmesh::meta {
+
+// What is done with each slab of a store, some at a time (Attachments).
+enum class StorePass : uint8_t {
+  kNone,
+  kDropUnnamed,  // its inventory is complete: the live slabs that it did not name are gone
+  kSettle,       // it has begun to serve: deletes are sent again, fragments looked at again
+  kReconsider,   // it has ceased to: fragments are looked at again
+  kForget,       // all are gone
+};
 
 struct Store {
   bool in_use = false;  // false: forgotten; the slot is free
@@ -36,6 +45,10 @@ struct Store {
   uint64_t waiting_bytes = 0;  // of reservations that wait for room here
   MonoTime last_heard;
   MonoTime lost_at;
+  uint16_t inventory = 0;  // the number of the one it says, or said last
+  StorePass pass = StorePass::kNone;
+  SlabIndex pass_next = 0;
+  bool making_room = false;  // on its way down to the low watermark
   LruIndex lru;
   // Another process says that it is this store, while this one is asked whether it still lives.
   std::optional<StoreHello> rival;
@@ -46,7 +59,6 @@ struct Ledger {
   explicit Ledger(ArbiterOptions arbiter_options)
       : options(std::move(arbiter_options)),
         incarnation{.number = 1, .id = options.incarnation_id},
-        gone(options.limits.gone_max),
         cancelled(options.limits.cancelled_memory, options.limits.cancelled_max) {}
 
   template <typename E>
@@ -73,7 +85,6 @@ struct Ledger {
   Namespaces namespaces;
   std::deque<Store> stores;  // by slot
   Leases leases;
-  GoneRows gone;
   CancelledWrites cancelled;
   // Of live slabs outside rows whose cut_points_known is set.
   absl::flat_hash_map<SlabIndex, std::vector<slab::CutPoint>> cut_points;
@@ -82,6 +93,7 @@ struct Ledger {
   // What this command has moved, to be settled before it ends.
   std::vector<Sha256Digest> changed_keys;
   std::vector<StoreSlot> stores_to_check;
+  size_t evictions_left = 0;    // of this command; what goes beyond is a later one's
   bool stores_changed = false;  // one has begun or ceased to serve: every waiter looks again
 };
 

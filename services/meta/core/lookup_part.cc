@@ -242,23 +242,26 @@ std::optional<LookupPart::Hit> LookupPart::FirstOf(uint32_t newest, Accept accep
 }
 
 std::optional<LookupPart::Hit> LookupPart::Longest(const LookupQuery& query, uint32_t blocks,
-                                                   uint64_t block_hash, Accept accept) const {
+                                                   uint64_t block_hash, Accept accept,
+                                                   Prepare prepare) const {
   const auto slot = by_block_.find(block_hash);
   if (slot == by_block_.end()) return std::nullopt;
   if ((slot->value & kBlockBit) != 0) {
-    return LongestOf(blocks_[slot->value & ~kBlockBit], query, blocks, accept);
+    return LongestOf(blocks_[slot->value & ~kBlockBit], query, blocks, accept, prepare);
   }
   const Entry& lone = At(slot->value);
   // Equal block hashes of other block counts are not to be had, but nothing else excludes them.
   if (lone.text_bytes / kBlockBytes != blocks) return std::nullopt;
   const uint32_t length = lone.text_bytes % kBlockBytes;
   if (length > query.TailBytes(blocks)) return std::nullopt;
+  prepare(lone.row);
   if (query.Key(blocks, length) != lone.key) return std::nullopt;
   return FirstOf(slot->value, accept);
 }
 
 std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const LookupQuery& query,
-                                                     uint32_t blocks, Accept accept) const {
+                                                     uint32_t blocks, Accept accept,
+                                                     Prepare prepare) const {
   const uint32_t tail_bytes = query.TailBytes(blocks);
   const auto begin = block.lengths.begin();
   auto end = std::upper_bound(begin, block.lengths.end(), tail_bytes,
@@ -270,28 +273,22 @@ std::optional<LookupPart::Hit> LookupPart::LongestOf(const Block& block, const L
     const uint32_t length = LengthOf(packed);
     return Path{block.block_hash, blocks * kBlockBytes + length, hashes[length]};
   };
+  // The tables and entries of a large index are in no near cache.
+  for (auto ahead = end - std::min(end - begin, kProbesAhead); ahead != end; ++ahead) {
+    by_key_.prefetch(HashOf(path_of(*ahead)));
+  }
   while (end != begin) {
-    // The tables and entries of a large index are in no near cache.
     if (end - begin > kProbesAhead) by_key_.prefetch(HashOf(path_of(*(end - kProbesAhead - 1))));
     const Path path = path_of(*--end);
     const auto probable = by_key_.find(HashOf(path));
     if (probable == by_key_.end()) continue;
-    __builtin_prefetch(&At(probable->newest));
+    prepare(At(probable->newest).row);
     const Sha256Digest key = query.Key(blocks, LengthOf(*end));
     const auto filed = by_key_.find(ExactPath{path, key});
     if (filed == by_key_.end()) continue;
     if (auto hit = FirstOf(filed->newest, accept)) return hit;
   }
   return std::nullopt;
-}
-
-void LookupPart::ForEach(uint64_t block_hash, uint32_t begin, uint32_t end,
-                         absl::FunctionRef<void(uint32_t row, int32_t last_used_s)> action) const {
-  for (uint32_t entry = begin; entry < std::min(end, used_); ++entry) {
-    const Entry& point = At(entry);
-    // Freed entries stay as they were parked.
-    if (point.newer != entry && point.hash64() == block_hash) action(point.row, point.last_used_s);
-  }
 }
 
 size_t LookupPart::memory_bytes() const {

@@ -57,6 +57,8 @@ class LookupPart {
   // A cut point that was or is filed.
   FiledCutPoint PointOf(uint32_t entry) const;
   uint32_t RowOf(uint32_t entry) const { return At(entry).row; }
+  uint32_t NextOfRow(uint32_t entry) const { return At(entry).next_of_row; }
+  int32_t LastUsed(uint32_t entry) const { return At(entry).last_used_s; }
 
   struct Hit {
     uint32_t row = 0;
@@ -66,6 +68,8 @@ class LookupPart {
   };
   // Whether a row may be offered.
   using Accept = absl::FunctionRef<bool(uint32_t row)>;
+  // Loads what Accept will read of a row, while its key is recomputed.
+  using Prepare = absl::FunctionRef<void(uint32_t row)>;
   // So many rows of one key are asked for at most. More than that cannot be read only until they
   // are parked.
   static constexpr int kRowsAskedMax = 64;
@@ -73,18 +77,10 @@ class LookupPart {
   // of its text and has a row that is accepted. Recomputes one key for each distinct length whose
   // tail hash is met.
   std::optional<Hit> Longest(const LookupQuery& query, uint32_t blocks, uint64_t block_hash,
-                             Accept accept) const;
+                             Accept accept, Prepare prepare) const;
 
   // Loads what the first step of Longest will read.
   void Prefetch(uint64_t block_hash) const { by_block_.prefetch(block_hash); }
-
-  // Whether anything is filed under a block hash.
-  bool Has(uint64_t block_hash) const { return by_block_.contains(block_hash); }
-  // Calls `action(row, last_used_s)` for the cut points filed under a block hash, among the entries
-  // from `begin` up to `end` or entries_end().
-  void ForEach(uint64_t block_hash, uint32_t begin, uint32_t end,
-               absl::FunctionRef<void(uint32_t row, int32_t last_used_s)> action) const;
-  uint32_t entries_end() const { return used_; }
 
   size_t entries() const { return used_ - free_count_; }
   // Of everything that the part allocated.
@@ -167,7 +163,7 @@ class LookupPart {
   // The first of a key's rows that is accepted.
   std::optional<Hit> FirstOf(uint32_t newest, Accept accept) const;
   std::optional<Hit> LongestOf(const Block& block, const LookupQuery& query, uint32_t blocks,
-                               Accept accept) const;
+                               Accept accept, Prepare prepare) const;
 
   std::vector<std::unique_ptr<Entry[]>> chunks_;
   uint32_t used_ = 0;      // entries handed out, freed ones included

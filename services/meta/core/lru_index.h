@@ -27,11 +27,14 @@ class LruIndex {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  // Four bytes less than with the time as one number.
   struct Place {
-    int64_t last_used_ms;
+    uint32_t used_high;
+    uint32_t used_low;
     GroupIndex group;
     friend auto operator<=>(const Place&, const Place&) = default;
   };
+  static Place PlaceOf(const Entry& entry);
   absl::btree_set<Place>& Of(const Entry& entry) { return entry.fragment ? fragments_ : rows_; }
 
   absl::btree_set<Place> fragments_;

@@ -34,9 +34,11 @@ struct ArbiterLimits {
   size_t reservations_max = 4096;
   size_t waiters_max = 4096;
   size_t cancelled_max = 65536;
-  size_t gone_max = 4096;
   size_t stores_max = 256;
   size_t evicted_listed_max = 1000;
+  size_t evictions_waiting_max = 16;  // EvictRows under way
+  // What one command does at most of that which may be any amount; GoOn does the rest.
+  size_t step_slabs = 64;
 };
 
 struct ArbiterOptions {

@@ -20,10 +20,6 @@ bool Rows::LearnModelLayers(const slab::KeyNamespace& key_namespace, uint32_t mo
   return true;
 }
 
-void Rows::ReconsiderFragments() {
-  for (const auto& [group, end] : fragment_ends_) ledger_.Changed(slabs_.group(group).key);
-}
-
 void Rows::Promote(const Sha256Digest& key) {
   if (RowOfKey(key) != kNone) return;
   std::vector<SlabIndex> fragments;

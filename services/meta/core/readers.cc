@@ -21,7 +21,20 @@ bool Readers::Grantable(Ticket ticket, const LeaseId& lease, GroupIndex group) {
   return false;
 }
 
+GroupIndex Readers::HeldRow(const LeaseId& lease) const {
+  const Leases::Lease* known = ledger_.leases.Find(lease);
+  if (known == nullptr || known->groups.size() != 1) return kNone;
+  const GroupIndex group = known->groups.front();
+  const bool is_row = ledger_.slabs.group(group).kind == GroupKind::kRow;
+  return is_row && rows_.Readable(group) ? group : kNone;
+}
+
 void Readers::Apply(const Checkout& command) {
+  if (command.or_held) {
+    if (const GroupIndex held = HeldRow(command.lease); held != kNone) {
+      return Grant(command, held);
+    }
+  }
   const GroupIndex row = rows_.RowOfKey(command.key);
   const bool is_it =
       row != kNone &&
@@ -32,7 +45,10 @@ void Readers::Apply(const Checkout& command) {
                    absl::NotFoundError(is_it ? "a store of the row is lost" : "the row is gone"));
     return;
   }
-  if (!Grantable(command.ticket, command.lease, row)) return;
+  if (Grantable(command.ticket, command.lease, row)) Grant(command, row);
+}
+
+void Readers::Grant(const Checkout& command, GroupIndex row) {
   if (ledger_.leases.Find(command.lease) != nullptr) {
     ledger_.leases.Refresh(command.lease, ledger_.now + ledger_.limits().lease_ttl);
   } else {

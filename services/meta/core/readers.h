@@ -42,6 +42,9 @@ class Readers {
 
   // False: refused, and answered.
   bool Grantable(Ticket ticket, const LeaseId& lease, GroupIndex group);
+  void Grant(const Checkout& command, GroupIndex row);
+  // The row that the lease pins, if it can be read; or kNone.
+  GroupIndex HeldRow(const LeaseId& lease) const;
   void Wait(Ticket ticket, Waiter waiter);
   // Whether it is answered.
   bool TrySettle(Ticket ticket, const Waiter& waiter);

@@ -1,6 +1,7 @@
 #include "services/meta/core/room.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "services/meta/core/errors.h"
 
@@ -89,7 +90,8 @@ bool Room::Spread(std::map<StoreSlot, uint64_t> room, std::vector<WritePart>* pa
 }
 
 void Room::Evict(StoreSlot slot) {
-  const Store& store = ledger_.StoreAt(slot);
+  Store& store = ledger_.StoreAt(slot);
+  const bool on_its_way = std::exchange(store.making_room, false);
   if (store.state != StoreState::kServing) return;
   const auto staying = [this, &store, slot] {
     const StoreAccount account = ledger_.slabs.Account(slot);
@@ -97,7 +99,7 @@ void Room::Evict(StoreSlot slot) {
            store.quarantined_bytes;
   };
   const uint64_t high = Share(store.budget_bytes, ledger_.limits().high_watermark);
-  if (staying() <= high) return;
+  if (staying() <= high && !on_its_way) return;
   const uint64_t low = Share(store.budget_bytes, ledger_.limits().low_watermark);
   const uint64_t fixed = Fixed(slot);
   uint64_t target = low;
@@ -105,10 +107,26 @@ void Room::Evict(StoreSlot slot) {
   while (staying() > target) {
     const std::optional<GroupIndex> victim = store.lru.Oldest();
     if (!victim.has_value()) return;
+    if (ledger_.evictions_left == 0) {
+      store.making_room = true;
+      return;
+    }
+    --ledger_.evictions_left;
     ledger_.Count(ledger_.slabs.group(*victim).kind == GroupKind::kRow ? "rows_evicted"
                                                                        : "fragments_evicted");
     rows_.Doom(*victim, GoneCause::kEvicted);
   }
+}
+
+void Room::GoOn() {
+  for (size_t i = 0; i < ledger_.stores.size(); ++i) {
+    if (ledger_.stores[i].making_room) ledger_.RoomChanged(StoreSlot{static_cast<uint16_t>(i)});
+  }
+}
+
+bool Room::HasMore() const {
+  return std::any_of(ledger_.stores.begin(), ledger_.stores.end(),
+                     [](const Store& store) { return store.making_room; });
 }
 
 }  // namespace kvmesh::meta

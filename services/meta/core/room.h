@@ -34,8 +34,10 @@ class Room {
   absl::Status Choose(absl::Span<const Tier> tiers, std::vector<WritePart>* parts) const;
 
   // Above the high watermark, waiting bytes included: evicts down to the low one, or as far as
-  // what may not go allows.
+  // what may not go allows. Stops when Ledger::evictions_left are used up; GoOn goes on.
   void Evict(StoreSlot slot);
+  void GoOn();
+  bool HasMore() const;
 
  private:
   uint64_t Fixed(StoreSlot slot) const;

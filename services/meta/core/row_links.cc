@@ -29,7 +29,11 @@ void SetText(Group* group, const SlabFacts& facts) {
 std::pair<Rows::Linked, GroupIndex> Rows::Link(StoreSlot store, const SlabFacts& facts) {
   const SlabIndex slab = slabs_.Find(facts.name, store);
   if (slab == kNone) return LinkUnknown(store, facts);
-  slabs_.slab(slab).confirmed = true;
+  if (const uint16_t inventory = ledger_.StoreAt(store).inventory;
+      slabs_.slab(slab).named_in != inventory) {
+    slabs_.slab(slab).named_in = inventory;
+    slabs_.slab(slab).cut_points_asked = false;  // by an older stream
+  }
   switch (slabs_.slab(slab).state) {
     case SlabState::kReserved:
       return LinkReserved(slab, facts);
@@ -52,14 +56,14 @@ std::pair<Rows::Linked, GroupIndex> Rows::LinkUnknown(StoreSlot store, const Sla
   SetText(&group, facts);
   const GroupIndex index = slabs_.AddGroup(group);
   const SlabIndex slab =
-      slabs_.AddSlab(index, {.write_id = facts.name.write_id,
-                             .pages = PagesOf(facts),
-                             .payload_crc32c = facts.payload_crc32c,
-                             .layer_begin = static_cast<uint16_t>(facts.name.layers.begin),
-                             .layer_end = static_cast<uint16_t>(facts.name.layers.end),
-                             .store = store,
-                             .state = SlabState::kLive});
-  slabs_.slab(slab).confirmed = true;
+      slabs_.AddSlab(index, Slab{.write_id = facts.name.write_id,
+                                 .pages = PagesOf(facts),
+                                 .payload_crc32c = facts.payload_crc32c,
+                                 .layer_begin = static_cast<uint16_t>(facts.name.layers.begin),
+                                 .layer_end = static_cast<uint16_t>(facts.name.layers.end),
+                                 .store = store,
+                                 .state = SlabState::kLive,
+                                 .named_in = ledger_.StoreAt(store).inventory});
   if (cancelled || !fits) {
     ledger_.Count(cancelled ? "slabs_of_cancelled_writes" : "slabs_of_other_models");
     BecomeDoomed(index);

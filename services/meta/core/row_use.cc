@@ -60,7 +60,13 @@ void Rows::ReportUse() {
     ledger_.Emit(ToStore{.stream = ledger_.StoreAt(slot).stream, .message = std::move(*uses)});
     uses->uses.clear();
   };
-  for (const GroupIndex group : used_) {
+  if (reporting_.empty()) {
+    reporting_.assign(used_.begin(), used_.end());
+    used_.clear();
+  }
+  for (size_t left = ledger_.limits().step_slabs; left > 0 && !reporting_.empty(); --left) {
+    const GroupIndex group = reporting_.front();
+    reporting_.pop_front();
     if (!slabs_.has_group(group) || !slabs_.group(group).use_to_report) continue;
     Group& it = slabs_.group(group);
     it.use_to_report = false;
@@ -77,9 +83,10 @@ void Rows::ReportUse() {
   for (auto& [slot, uses] : by_store) {
     if (!uses.uses.empty()) send(slot, &uses);
   }
-  used_.clear();
-  report_at_ = absl::InfiniteDuration();
+  if (!reporting_.empty()) return;
   reported_at_ = ledger_.now;
+  report_at_ = used_.empty() ? absl::InfiniteDuration()
+                             : reported_at_ + ledger_.limits().use_report_interval;
 }
 
 MonoTime Rows::NextUseReport() const {

@@ -1,7 +1,6 @@
 #include "services/meta/core/rows.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/container/inlined_vector.h"
 
@@ -43,7 +42,6 @@ GroupIndex Rows::CopyGroup(GroupIndex of, GroupKind kind) {
   ledger_.namespaces.Acquire(copy.key_namespace);
   copy.kind = kind;
   copy.leases = 0;
-  copy.cut_points = 0;
   copy.filed = copy.was_row = copy.use_to_report = false;
   return slabs_.AddGroup(copy);
 }
@@ -84,17 +82,18 @@ void Rows::Unfile(GroupIndex group) {
 GroupIndex Rows::OpenWrite(const slab::KeyNamespace& key_namespace, const Sha256Digest& key) {
   const NamespaceId id = AcquireNamespace(key_namespace);
   ledger_.Changed(key);
-  return slabs_.AddGroup({.key = key, .last_used_ms = Millis(ledger_.now), .key_namespace = id});
+  return slabs_.AddGroup(
+      Group{.key = key, .last_used_ms = Millis(ledger_.now), .key_namespace = id});
 }
 
 void Rows::AddReserved(GroupIndex write, LayerRange layers, const WriteId& write_id,
                        StoreSlot store, uint32_t pages) {
-  slabs_.AddSlab(write, {.write_id = write_id,
-                         .pages = pages,
-                         .layer_begin = static_cast<uint16_t>(layers.begin),
-                         .layer_end = static_cast<uint16_t>(layers.end),
-                         .store = store,
-                         .state = SlabState::kReserved});
+  slabs_.AddSlab(write, Slab{.write_id = write_id,
+                             .pages = pages,
+                             .layer_begin = static_cast<uint16_t>(layers.begin),
+                             .layer_end = static_cast<uint16_t>(layers.end),
+                             .store = store,
+                             .state = SlabState::kReserved});
 }
 
 void Rows::CompleteWrite(GroupIndex write) {
@@ -133,10 +132,7 @@ void Rows::OpenRow(GroupIndex group) {
   std::vector<slab::CutPoint> cut_points = TakeCommonCutPoints(group);
   Group& row = slabs_.group(group);
   row.kind = GroupKind::kRow;
-  row.cut_points = static_cast<uint16_t>(
-      std::min<size_t>(cut_points.size() + 1, std::numeric_limits<uint16_t>::max()));
   ++rows_;
-  cut_points_ += row.cut_points;
   RowOpened opened{.row = RowId{group},
                    .key_namespace = row.key_namespace,
                    .key = row.key,
@@ -163,18 +159,10 @@ void Rows::OpenRow(GroupIndex group) {
 void Rows::CloseRow(GroupIndex row, GoneCause cause) {
   Unfile(row);
   const Group& it = slabs_.group(row);
-  ledger_.Emit(RowClosed{.row = RowId{row}});
+  ledger_.Emit(RowClosed{.row = RowId{row}, .cause = cause, .at = ledger_.now});
   ledger_.Changed(it.key);
-  ledger_.gone.Add({.key_namespace = ledger_.namespaces.Get(it.key_namespace),
-                    .key = it.key,
-                    .block_hash = it.block_hash,
-                    .token_count = it.token_count,
-                    .text_bytes = it.text_bytes,
-                    .cause = cause,
-                    .at = ledger_.now});
   ledger_.Count("rows_closed");
   --rows_;
-  cut_points_ -= it.cut_points;
 }
 
 void Rows::BreakRow(GroupIndex row, GoneCause cause) {
@@ -201,7 +189,6 @@ void Rows::SplitToFragments(GroupIndex group) {
 void Rows::BecomeFragment(GroupIndex group) {
   Group& it = slabs_.group(group);
   it.kind = GroupKind::kFragment;
-  it.cut_points = 0;
   const MonoTime end = ledger_.now + ledger_.limits().fragment_ttl;
   fragment_ends_[group] = end;
   fragment_queue_.emplace_back(end, group);
@@ -210,7 +197,9 @@ void Rows::BecomeFragment(GroupIndex group) {
 }
 
 void Rows::ExpireFragments() {
-  while (!fragment_queue_.empty() && fragment_queue_.front().first <= ledger_.now) {
+  for (size_t left = ledger_.limits().step_slabs;
+       left > 0 && !fragment_queue_.empty() && fragment_queue_.front().first <= ledger_.now;
+       --left) {
     const auto [end, group] = fragment_queue_.front();
     fragment_queue_.pop_front();
     const auto found = fragment_ends_.find(group);

@@ -43,7 +43,7 @@ class Rows {
   // ---- Ends ----
   void Doom(GroupIndex group, GoneCause cause);
   void DoomSlab(SlabIndex slab);
-  // Fragments whose time has come. Leased ones stay for another.
+  // Fragments whose time has come, up to ArbiterLimits::step_slabs. Leased ones stay for another.
   void ExpireFragments();
   MonoTime NextFragmentEnd() const;
 
@@ -51,15 +51,14 @@ class Rows {
   void AddLease(GroupIndex group, const LeaseId& lease);
   void EndLease(const LeaseId& lease);
   void Touch(GroupIndex group);
-  // Sends stores what was used since the last time.
+  // Sends stores what was used since the last time, up to ArbiterLimits::step_slabs rows; the
+  // others are due at once.
   void ReportUse();
   MonoTime NextUseReport() const;
 
   // ---- Promotion (promotion.cc) ----
   // If the key has no row and fragments of one tokenisation cover all layers, they become one.
   void Promote(const Sha256Digest& key);
-  // A store has begun or ceased to serve: other fragments may cover now.
-  void ReconsiderFragments();
   // Says L of a namespace. False: it is known to be another.
   bool LearnModelLayers(const slab::KeyNamespace& key_namespace, uint32_t model_layers);
 
@@ -72,7 +71,6 @@ class Rows {
 
   uint64_t rows() const { return rows_; }
   uint64_t fragments() const { return fragment_ends_.size(); }
-  uint64_t cut_points() const { return cut_points_; }
 
  private:
   std::pair<Linked, GroupIndex> LinkUnknown(StoreSlot store, const SlabFacts& facts);
@@ -105,10 +103,12 @@ class Rows {
   Ledger& ledger_;
   SlabTable& slabs_;
   uint64_t rows_ = 0;
-  uint64_t cut_points_ = 0;
   absl::flat_hash_map<GroupIndex, MonoTime> fragment_ends_;
   std::deque<std::pair<MonoTime, GroupIndex>> fragment_queue_;  // ends ascend; some are outdated
-  std::vector<GroupIndex> used_;                                // to be reported, some are gone
+  // To be reported, from the front; some are gone. Those that were used while a report is under way
+  // are in the next.
+  std::vector<GroupIndex> used_;
+  std::deque<GroupIndex> reporting_;
   MonoTime report_at_ = absl::InfiniteDuration();
   MonoTime reported_at_ = -absl::InfiniteDuration();
 };

@@ -1,7 +1,7 @@
 // Every slab the arbiter knows, in groups of one key, and each store's bytes by the slabs' state.
 // Knows no policy; what a group's kind means is for Rows to say.
 //
-// Sized for millions: 120 bytes a group, 40 a slab, some 10 of index a group. Not thread-safe.
+// Sized for millions: 112 bytes a group, 40 a slab, some 10 of index a group. Not thread-safe.
 // Invariants: a store's account is the sum over its slabs; the slabs of a group ascend by first
 // layer; a group is found under its key as long as it lives.
 #pragma once
@@ -27,12 +27,12 @@ struct Slab {
   uint16_t layer_begin = 0;
   uint16_t layer_end = 0;
   StoreSlot store{0};
-  SlabState state = SlabState::kReserved;
-  bool confirmed : 1 = false;  // since its store's last hello
+  SlabState state : 2 = SlabState::kReserved;
   // Of live slabs outside rows: whether the cut points are kept beside the table, or else whether
   // the store was asked for them.
   bool cut_points_known : 1 = false;
   bool cut_points_asked : 1 = false;
+  uint16_t named_in : 12 = 0;  // the last of its store's inventories that named it
 
   uint64_t bytes() const { return pages * kPageBytes; }
   LayerRange layers() const { return {layer_begin, layer_end}; }
@@ -53,20 +53,23 @@ struct Group {
   int64_t last_used_ms = 0;
   NamespaceId key_namespace{0};
   uint32_t token_count = 0;  // 0: nothing has arrived
-  uint32_t text_bytes = 0;
   uint32_t tail_hash = 0;
   uint32_t hit_count = 0;
   uint32_t leases = 0;
   SlabIndex first_slab = kNone;
   GroupIndex next_of_key = kNone;
-  uint16_t cut_points = 0;  // of an open row, its end included
-  GroupKind kind = GroupKind::kWriting;
+  uint32_t text_bytes : 25 = 0;
+  GroupKind kind : 2 = GroupKind::kWriting;
   bool ends_inside_character : 1 = false;
   bool filed : 1 = false;    // in the order of eviction
   bool was_row : 1 = false;  // of kDoomed
   bool use_to_report : 1 = false;
 };
-static_assert(sizeof(Group) == 120);
+static_assert(sizeof(Group) == 112);
+static_assert(slab::kTextBytesMax < 1 << 25);
+
+// Inventories of one store are numbered 1 to this, then from 1 again.
+inline constexpr uint16_t kInventoryNumberMax = (1 << 12) - 1;
 
 struct StoreAccount {
   uint64_t live_bytes = 0;

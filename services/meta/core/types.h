@@ -185,14 +185,4 @@ enum class GoneCause : uint8_t {
 };
 absl::string_view ToString(GoneCause cause);
 
-struct GoneRow {
-  slab::KeyNamespace key_namespace;
-  Sha256Digest key;
-  uint64_t block_hash = 0;
-  uint32_t token_count = 0;
-  uint32_t text_bytes = 0;
-  GoneCause cause = GoneCause::kEvicted;
-  MonoTime at;
-};
-
 }  // namespace kvmesh::meta

@@ -12,6 +12,12 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 constexpr absl::Duration kHousekeeping = absl::Seconds(1);
 // Rows that are swept between two looks at the queue.
 constexpr size_t kSweptRows = 256;
+// Hits wait for the next command, or for so many of them: they are applied before any that comes
+// later, and waking the thread costs a lookup more than all the rest of its hit.
+constexpr size_t kTouchesPerWake = 128;
+// Where more commands wait for a store, what is done in steps waits for it a while.
+constexpr size_t kStoreBacklogMax = 8192;
+constexpr absl::Duration kBacklogPause = absl::Milliseconds(2);
 
 absl::Status DrainingStatus() {
   return WithErrorInfo(absl::UnavailableError("the arbiter drains"),
@@ -70,6 +76,7 @@ void ArbiterLoop::Touch(const RowHit& hit) {
     MutexLock lock(&mutex_);
     if (draining_ || queue_.size() >= queue_max_ / 2) return;
     queue_.push_back(Work{.command = hit});
+    if (queue_.size() < kTouchesPerWake) return;
   }
   work_came_.NotifyOne();
 }
@@ -149,20 +156,24 @@ void ArbiterLoop::Run() {
     const MonoTime before = clock_.Now();
     const absl::Duration until_timer =
         std::min(arbiter_.NextTimer(), housekept_ + kHousekeeping) - before;
-    const bool sweeping = index_.Sweep(kSweptRows);
-    std::deque<Work> work =
-        Take(sweeping ? absl::ZeroDuration() : std::max(until_timer, absl::ZeroDuration()));
+    absl::Duration wait_max = std::max(until_timer, absl::ZeroDuration());
+    const bool has_more = arbiter_.HasMore();
+    const bool goes_on = has_more && stores_.waiting_max() <= kStoreBacklogMax;
+    if (has_more) wait_max = std::min(wait_max, kBacklogPause);
+    if (index_.Sweep(kSweptRows) || goes_on) wait_max = absl::ZeroDuration();
+    std::deque<Work> work = Take(wait_max);
     if (work.empty()) {
       MutexLock lock(&mutex_);
       if (stopping_ && queue_.empty()) return;
     }
     for (Work& item : work) RunOne(std::move(item), clock_.Now());
+    if (goes_on) Apply(GoOn{}, clock_.Now());
     const MonoTime now = clock_.Now();
     if (arbiter_.NextTimer() <= now) Apply(Tick{}, now);
     if (now - housekept_ < kHousekeeping) continue;
     housekept_ = now;
     stores_.Tick(now);
-    metrics_.SetState(arbiter_.Counts(), arbiter_.Stores());
+    metrics_.SetState(arbiter_.Counts(), index_.cut_points(), arbiter_.Stores());
   }
 }
 

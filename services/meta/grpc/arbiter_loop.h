@@ -58,7 +58,8 @@ class ArbiterLoop {
     if (const absl::Status taken = Enqueue(work); !taken.ok()) work.done(Answer(taken), {});
     return ticket;
   }
-  // A lookup has hit this row. Dropped when much waits.
+  // A lookup has hit this row. Applied before later commands, within about a second. Dropped when
+  // much waits.
   void Touch(const RowHit& hit);
   // Nobody waits for the answer any more. If it has not come yet, `done` gets Cancelled.
   void Abandon(Ticket ticket);

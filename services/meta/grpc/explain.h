@@ -12,10 +12,11 @@
 namespace kvmesh::meta {
 
 // Fills `response` and calls `done` once: on the loop's thread, or at once where it refused.
-// `response` must live until then. Looks at a few rows that share the most with the text, asks
-// their stores for their texts, and takes the nearest.
-void Explain(ArbiterLoop& loop, const ReadIndex& index, slab::KeyNamespace key_namespace,
-             std::string text, v1::ExplainLookupResponse* response,
-             std::function<void(const absl::Status&)> done);
+// `response` must live until then. Goes through all rows of the index on the caller's thread, about
+// a second for a million, asks the stores for the texts of those that may share most, and takes the
+// nearest: exact where no other can share more, else said so.
+void Explain(ArbiterLoop& loop, const ReadIndex& index, MonoTime now,
+             slab::KeyNamespace key_namespace, std::string text,
+             v1::ExplainLookupResponse* response, std::function<void(const absl::Status&)> done);
 
 }  // namespace kvmesh::meta

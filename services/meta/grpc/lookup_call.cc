@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/error_info.h"
 #include "common/base/status_macros.h"
 #include "services/meta/grpc/meta_codec.h"
 
@@ -60,20 +61,38 @@ class LookupCall final : public Call {
   }
 
   void Pin(const LookupHit& hit) {
-    const Checkout checkout{
-        .key = hit.row_key, .write_id = hit.slabs.front().write_id, .lease = lease_};
+    const Checkout checkout{.key = hit.row_key,
+                            .write_id = hit.slabs.front().write_id,
+                            .lease = lease_,
+                            .or_held = true};
     loop_.Ask(checkout, [this, hit](const Answer& answer, const Incarnation& incarnation) {
       if (const auto* grant = std::get_if<LeaseGrant>(&answer)) {
-        EncodeHit(hit, index_, response_);
-        *response_->mutable_row() = EncodeRow(grant->row);
-        *response_->mutable_lease() = EncodeLease(grant->lease, grant->ttl, incarnation);
-        return EndWithHit();
+        return EndWithLease(hit, *grant, incarnation);
       }
       const auto* status = std::get_if<absl::Status>(&answer);
       if (status == nullptr) return End(absl::InternalError("the arbiter answered something else"));
       if (!absl::IsNotFound(*status)) return End(*status);
       LookAgain();
     });
+  }
+
+  // The lease may pin another row than was found now, by an answer that was lost: a longer one has
+  // come since.
+  void EndWithLease(LookupHit hit, const LeaseGrant& grant, const Incarnation& incarnation) {
+    if (grant.row.key != hit.row_key) {
+      PromptPath path(*query_);
+      std::optional<LookupHit> held = index_.LookupRow(grant.row.id, path);
+      if (!held || held->token_count < request_.token_count_min()) {
+        return End(WithErrorInfo(
+            absl::AlreadyExistsError("the lease_id pins a row that is no hit for this text"),
+            ErrorInfo{.reason = "LEASE_ID_IN_USE"}));
+      }
+      hit = *std::move(held);
+    }
+    EncodeHit(hit, index_, response_);
+    *response_->mutable_row() = EncodeRow(grant.row);
+    *response_->mutable_lease() = EncodeLease(grant.lease, grant.ttl, incarnation);
+    EndWithHit();
   }
 
   // On the arbiter's thread: the digests of the text are there already.

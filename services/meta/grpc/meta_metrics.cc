@@ -1,7 +1,5 @@
 #include "services/meta/grpc/meta_metrics.h"
 
-#include <array>
-
 namespace kvmesh::meta {
 namespace {
 
@@ -22,22 +20,26 @@ MetaMetrics::MetaMetrics(metrics::Metrics& metrics)
                                       "Hits that were gone when they were to be pinned")),
       lookup_seconds_(
           metrics.Histogram("lookup_seconds", "Time of a lookup in the index", LookupBuckets())),
-      queue_(metrics.Gauge("queue_commands", "Commands taken from the queue at once")) {}
+      queue_(metrics.Gauge("queue_commands", "Commands taken from the queue at once")) {
+  for (int tier = 0; tier < kTiers; ++tier) {
+    hit_tokens_[static_cast<size_t>(tier)] = &metrics.Counter(
+        "hit_tokens_total", "Tokens that lookups found, by the tier of their first layers",
+        {{"tier", std::string(ToString(static_cast<Tier>(tier)))}});
+  }
+}
 
 void MetaMetrics::CountHit(Tier tier, uint32_t tokens) {
   hits_.Increment();
-  metrics_
-      .Counter("hit_tokens_total", "Tokens that lookups found, by the tier of their first layers",
-               {{"tier", std::string(ToString(tier))}})
-      .Increment(tokens);
+  hit_tokens_[static_cast<size_t>(tier)]->Increment(tokens);
 }
 
-void MetaMetrics::SetState(const ArbiterCounts& counts, const std::vector<StoreSnapshot>& stores) {
+void MetaMetrics::SetState(const ArbiterCounts& counts, size_t cut_points,
+                           const std::vector<StoreSnapshot>& stores) {
   const auto set = [&](const char* what, const char* help, uint64_t value) {
     metrics_.Gauge(what, help).Set(static_cast<double>(value));
   };
   set("rows", "Rows that lookups may find", counts.rows);
-  set("cut_points", "Lengths at which they serve", counts.cut_points);
+  set("cut_points", "Lengths at which they serve", cut_points);
   set("fragments", "Slabs that one shard saved alone", counts.fragments);
   set("reservations", "Writes under way", counts.reservations);
   set("leases", "Rows pinned for a reader", counts.leases);

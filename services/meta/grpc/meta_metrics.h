@@ -1,6 +1,7 @@
 // What the arbiter counts for Prometheus. Thread-safe.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,13 +22,15 @@ class MetaMetrics {
   void ObserveLookup(absl::Duration took) { lookup_seconds_.Observe(absl::ToDoubleSeconds(took)); }
   void SetQueue(size_t commands) { queue_.Set(static_cast<double>(commands)); }
   // What the arbiter says of itself, once a second.
-  void SetState(const ArbiterCounts& counts, const std::vector<StoreSnapshot>& stores);
+  void SetState(const ArbiterCounts& counts, size_t cut_points,
+                const std::vector<StoreSnapshot>& stores);
 
   metrics::Metrics& metrics() { return metrics_; }
 
  private:
   metrics::Metrics& metrics_;
   prometheus::Counter& hits_;
+  std::array<prometheus::Counter*, kTiers> hit_tokens_;
   prometheus::Counter& misses_;
   prometheus::Counter& checkouts_lost_;
   prometheus::Histogram& lookup_seconds_;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "services/meta/grpc/asking_call.h"
@@ -13,6 +14,9 @@
 
 namespace kvmesh::meta {
 namespace {
+
+// Each goes through all rows.
+constexpr int kExplanationsMax = 4;
 
 // A call that a query of the arbiter answers: `query(view)` fills the response.
 template <typename Query>
@@ -146,14 +150,23 @@ grpc::ServerUnaryReactor* MetaService::ExplainLookup(grpc::CallbackServerContext
                                                      const v1::ExplainLookupRequest* request,
                                                      v1::ExplainLookupResponse* response) {
   auto* call = new Call(metrics_, clock_, "ExplainLookup");
+  if (explanations_.fetch_add(1) >= kExplanationsMax) {
+    explanations_.fetch_sub(1);
+    call->End(BusyStatus(absl::StrCat(kExplanationsMax, " explanations are under way")));
+    return call;
+  }
   absl::StatusOr<slab::KeyNamespace> key_namespace = DecodeNamespace(request->namespace_());
   const absl::Status checked = CheckText(request->text());
   if (!key_namespace.ok() || !checked.ok()) {
+    explanations_.fetch_sub(1);
     call->End(checked.ok() ? key_namespace.status() : checked);
     return call;
   }
-  Explain(loop_, index_, *std::move(key_namespace), request->text(), response,
-          [call](const absl::Status& status) { call->End(status); });
+  Explain(loop_, index_, clock_.Now(), *std::move(key_namespace), request->text(), response,
+          [this, call](const absl::Status& status) {
+            explanations_.fetch_sub(1);
+            call->End(status);
+          });
   return call;
 }
 
@@ -219,14 +232,14 @@ grpc::ServerUnaryReactor* MetaService::GetStats(grpc::CallbackServerContext* /*c
                                                 const v1::MetaServiceGetStatsRequest* /*request*/,
                                                 v1::MetaServiceGetStatsResponse* response) {
   auto* call = new Call(metrics_, clock_, "GetStats");
-  return EndWithQuery(call, loop_, [response](const ArbiterLoop::View& view) {
+  return EndWithQuery(call, loop_, [this, response](const ArbiterLoop::View& view) {
     const ArbiterCounts counts = view.arbiter.Counts();
     *response->mutable_incarnation() = EncodeIncarnation(view.arbiter.incarnation());
     for (const StoreSnapshot& store : view.arbiter.Stores()) {
       *response->add_stores() = EncodeStore(store);
     }
     response->set_rows(counts.rows);
-    response->set_cut_points(counts.cut_points);
+    response->set_cut_points(index_.cut_points());
     response->set_fragments(counts.fragments);
     response->set_reservations(counts.reservations);
     response->set_leases(counts.leases);

@@ -2,6 +2,8 @@
 // the arbiter's thread, converts statuses, counts.
 #pragma once
 
+#include <atomic>
+
 #include "common/rpc/checked_service.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 #include "services/meta/grpc/arbiter_loop.h"
@@ -67,6 +69,7 @@ class MetaService final : public rpc::CheckedService<v1::MetaService> {
   MetaMetrics& metrics_;
   const Clock& clock_;
   const Limits limits_;
+  std::atomic<int> explanations_{0};  // under way
 };
 
 }  // namespace kvmesh::meta

@@ -1,5 +1,6 @@
 #include "services/meta/grpc/store_hub.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,12 @@ bool StoreHub::Send(const ToStore& message) {
   if (found->second.connection->Send(EncodeToStore(message))) return true;
   Close(message.stream, absl::ResourceExhaustedError("the store does not read its commands"));
   return false;
+}
+
+size_t StoreHub::waiting_max() const {
+  size_t most = 0;
+  for (const auto& [id, stream] : streams_) most = std::max(most, stream.connection->waiting());
+  return most;
 }
 
 void StoreHub::SaidHello(const StoreHello& hello) {

@@ -20,6 +20,8 @@ class StoreConnection {
   virtual ~StoreConnection() = default;
   // False: so much waits to be sent that the store must be given up.
   virtual bool Send(v1::AttachStoreResponse frame) = 0;
+  // Frames that wait to be sent.
+  virtual size_t waiting() const = 0;
   // Lets the next frame come: the one before was applied.
   virtual void ReadNext() = 0;
   // Ends the stream once what is being sent is sent. Only the first call counts.
@@ -55,6 +57,8 @@ class StoreHub {
   // Closes silent newcomers and gives up on late texts.
   void Tick(MonoTime now);
   size_t streams() const { return streams_.size(); }
+  // The most frames that wait for any one store.
+  size_t waiting_max() const;
 
  private:
   struct Stream {

@@ -36,8 +36,12 @@ class StoreStream final
       waiting_.push_back(std::move(frame));
       if (!TakeWrite()) return true;
     }
-    StartWrite(&outgoing_);
+    StartWrite(&outgoing_);  // alone so far
     return true;
+  }
+  size_t waiting() const override {
+    MutexLock lock(&mutex_);
+    return waiting_.size();
   }
   void ReadNext() override {
     {
@@ -75,14 +79,17 @@ class StoreStream final
   void OnWriteDone(bool ok) override {
     bool write = false;
     bool finish = false;
+    grpc::WriteOptions options;
     {
       MutexLock lock(&mutex_);
       writing_ = false;
       finish = TakeFinish();
       write = ok && !finish && TakeWrite();
+      // More follow at once: they may go out together.
+      if (!waiting_.empty()) options.set_buffer_hint();
     }
     if (finish) SendFinish();
-    if (write) StartWrite(&outgoing_);
+    if (write) StartWrite(&outgoing_, options);
   }
   void OnCancel() override { loop_.StreamEnded(stream_); }
   void OnDone() override { const std::shared_ptr<StoreStream> self = std::move(self_); }
@@ -136,7 +143,7 @@ class StoreStream final
   bool said_hello_ = false;  // of the reads, which do not overlap
   rpc::Parsed<v1::AttachStoreRequest> incoming_;
   v1::AttachStoreResponse outgoing_;  // owned by gRPC while writing_
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<v1::AttachStoreResponse> waiting_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool starting_read_ ABSL_GUARDED_BY(mutex_) = false;

@@ -11,8 +11,6 @@ namespace {
 constexpr int kAttempts = 4;
 // Blocks whose place in the index is loaded before they are looked at.
 constexpr uint32_t kBlocksAhead = 4;
-// Entries that Nearest looks at under one lock.
-constexpr uint32_t kScannedEntries = 1024;
 
 int32_t Seconds(MonoTime time) {
   return static_cast<int32_t>(std::clamp<int64_t>(absl::ToInt64Seconds(time),
@@ -34,6 +32,16 @@ FiledCutPoint Filed(const slab::CutPoint& point) {
           .tail_hash = point.tail_hash,
           .text_bytes = point.text_bytes,
           .token_count = point.token_count};
+}
+
+// One write's slabs, at most `count_max`, each beginning where the one before ends.
+bool FitsInline(const std::vector<RowSlab>& slabs, size_t count_max) {
+  uint32_t end = 0;
+  for (const RowSlab& slab : slabs) {
+    if (slab.layers.begin != end || slab.write_id != slabs.front().write_id) return false;
+    end = slab.layers.end;
+  }
+  return !slabs.empty() && slabs.size() <= count_max;
 }
 
 }  // namespace
@@ -104,7 +112,7 @@ void ReadIndex::ForChain(Handle first, const Action& action) {
 
 void ReadIndex::Apply(const RowOpened& opened) {
   const auto id = static_cast<uint32_t>(opened.row);
-  rows_end_ = std::max(rows_end_, id + 1);
+  if (id >= rows_end_.load(std::memory_order_relaxed)) rows_end_.store(id + 1);
   const int32_t last_used_s = Seconds(opened.last_used);
   // The end is filed last, so that it heads the chain.
   Handle first = kNone;
@@ -123,7 +131,7 @@ void ReadIndex::Apply(const RowOpened& opened) {
   RowPart& part = RowPartOf(id);
   MutexLock lock(&part.mutex);
   Row& row = Make(part, id);
-  Fill(opened, &row);
+  Fill(part, opened, &row);
   row.first = first;
   row.open = true;
   ++row.opened;
@@ -131,23 +139,20 @@ void ReadIndex::Apply(const RowOpened& opened) {
   cut_points_.fetch_add(opened.cut_points.size() + 1, std::memory_order_relaxed);
 }
 
-void ReadIndex::Fill(const RowOpened& opened, Row* row) {
+void ReadIndex::Fill(RowPart& part, const RowOpened& opened, Row* row) {
   row->tokens_sha256 = opened.tokens_sha256;
+  row->key_namespace = opened.key_namespace;
   row->slab_count = 0;
   row->parked = false;
-  const bool one_write = std::all_of(
-      opened.slabs.begin(), opened.slabs.end(),
-      [&](const RowSlab& slab) { return slab.write_id == opened.slabs.front().write_id; });
-  if (opened.slabs.size() > kSlabsInline || !one_write) {
-    row->more = std::make_unique<std::vector<RowSlab>>(opened.slabs);
+  if (!FitsInline(opened.slabs, kSlabsInline)) {
+    part.more[static_cast<uint32_t>(opened.row)] = opened.slabs;
     return;
   }
+  row->write_id = opened.slabs.front().write_id;
   for (const RowSlab& slab : opened.slabs) {
-    row->write_id = slab.write_id;
     row->slabs[row->slab_count++] = {
-        .layer_begin = static_cast<uint16_t>(slab.layers.begin),
         .layer_end = static_cast<uint16_t>(slab.layers.end),
-        .slot = static_cast<uint16_t>(slab.slot),
+        .slot = slab.slot,
         .size_pages = static_cast<uint32_t>(slab.size_bytes / kPageBytes)};
   }
 }
@@ -162,17 +167,18 @@ void ReadIndex::Apply(const RowClosed& closed) {
     if (row == nullptr || !row->open) return;
     // From here on nobody takes the row, though its cut points may still be met.
     row->open = false;
-    row->more.reset();
+    part.more.erase(id);
     first = row->first;
     if (row->parked) --parked_;
   }
-  size_t removed = 0;
+  std::vector<FiledCutPoint> points;  // the end first
   ForChain(first, [&](LookupPart& cut_points, uint32_t entry) {
-    ++removed;
+    points.push_back(cut_points.PointOf(entry));
     return cut_points.Remove(entry);
   });
   rows_open_.fetch_sub(1, std::memory_order_relaxed);
-  cut_points_.fetch_sub(removed, std::memory_order_relaxed);
+  cut_points_.fetch_sub(points.size(), std::memory_order_relaxed);
+  if (!points.empty()) gone_.Add(points.front(), points, closed.cause, closed.at);
 }
 
 void ReadIndex::Apply(const RowUsed& used) {
@@ -194,7 +200,7 @@ void ReadIndex::Apply(const RowUsed& used) {
 bool ReadIndex::Sweep(size_t rows_max) {
   if (!sweep_due_) return false;
   for (size_t swept = 0; swept < rows_max; ++swept) {
-    if (sweep_next_ >= rows_end_) {
+    if (sweep_next_ >= rows_end_.load(std::memory_order_relaxed)) {
       sweep_due_ = false;
       return false;
     }
@@ -211,7 +217,7 @@ void ReadIndex::SweepRow(uint32_t id) {
     MutexLock lock(&part.mutex);
     Row* row = Find(part, id);
     if (row == nullptr || !row->open) return;
-    park = !MayBeRead(*row);
+    park = !MayBeRead(part, id, *row);
     if (row->parked == park) return;
     row->parked = park;
     first = row->first;
@@ -222,39 +228,49 @@ void ReadIndex::SweepRow(uint32_t id) {
   });
 }
 
-bool ReadIndex::MayBeRead(const Row& row) const {
-  const auto readable = [&](size_t slot) {
+bool ReadIndex::MayBeRead(const RowPart& part, uint32_t id, const Row& row) const {
+  const auto readable = [this](const auto& slab) {
+    const auto slot = static_cast<size_t>(slab.slot);
     return slot < kStoresMax && readable_->stores[slot].load(std::memory_order_acquire);
   };
-  if (row.more != nullptr) {
-    return std::all_of(row.more->begin(), row.more->end(), [&](const RowSlab& slab) {
-      return readable(static_cast<size_t>(slab.slot));
-    });
+  if (row.slab_count > 0) {
+    return std::all_of(row.slabs.begin(), row.slabs.begin() + row.slab_count, readable);
   }
-  return std::all_of(row.slabs.begin(), row.slabs.begin() + row.slab_count,
-                     [&](const PackedSlab& slab) { return readable(slab.slot); });
+  const auto more = part.more.find(id);
+  return more != part.more.end() && std::all_of(more->second.begin(), more->second.end(), readable);
+}
+
+void ReadIndex::Prefetch(uint32_t id) const {
+  RowPart& part = RowPartOf(id);
+  MutexLock lock(&part.mutex);
+  const Row* row = Find(part, id);
+  if (row == nullptr) return;
+  __builtin_prefetch(row);
+  __builtin_prefetch(reinterpret_cast<const char*>(row) + sizeof(Row) - 1);
 }
 
 bool ReadIndex::Take(uint32_t id, Found* found) const {
   RowPart& part = RowPartOf(id);
   MutexLock lock(&part.mutex);
   const Row* row = Find(part, id);
-  if (row == nullptr || !row->open || !MayBeRead(*row)) return false;
+  if (row == nullptr || !row->open || !MayBeRead(part, id, *row)) return false;
   found->hit.row = RowId{id};
   found->hit.tokens_sha256 = row->tokens_sha256;
   found->end = row->first;
   found->opened = row->opened;
-  if (row->more != nullptr) {
-    found->hit.slabs = *row->more;
+  if (row->slab_count == 0) {
+    found->hit.slabs = part.more.at(id);
     return true;
   }
   found->hit.slabs.reserve(row->slab_count);
+  uint32_t begin = 0;
   for (size_t i = 0; i < row->slab_count; ++i) {
     const PackedSlab& slab = row->slabs[i];
-    found->hit.slabs.push_back({.layers = {.begin = slab.layer_begin, .end = slab.layer_end},
+    found->hit.slabs.push_back({.layers = {.begin = begin, .end = slab.layer_end},
                                 .write_id = row->write_id,
-                                .slot = StoreSlot{slab.slot},
+                                .slot = slab.slot,
                                 .size_bytes = slab.size_pages * kPageBytes});
+    begin = slab.layer_end;
   }
   return true;
 }
@@ -296,8 +312,9 @@ std::optional<LookupHit> ReadIndex::LookupOnce(const LookupQuery& query, bool* c
     {
       const Part& part = (*parts_)[PartOfHash(block_hash)];
       MutexLock lock(&part.mutex);
-      hit = part.cut_points.Longest(query, blocks, block_hash,
-                                    [&](uint32_t row) { return Take(row, &found); });
+      hit = part.cut_points.Longest(
+          query, blocks, block_hash, [&](uint32_t row) { return Take(row, &found); },
+          [this](uint32_t row) { Prefetch(row); });
     }
     if (!hit) continue;
     if (!TakeEnd(&found)) {
@@ -342,38 +359,6 @@ std::vector<slab::KeyNamespace> ReadIndex::Namespaces(size_t count_max) const {
   return found;
 }
 
-ReadIndex::Neighbours ReadIndex::Nearest(const LookupQuery& query, size_t count_max) const {
-  for (uint32_t left = query.blocks() + 1; left > 0; --left) {
-    const uint64_t block_hash = query.BlockHash(left - 1);
-    const Part& part = (*parts_)[PartOfHash(block_hash)];
-    std::vector<std::pair<int32_t, uint32_t>> rows;
-    bool more = false;
-    {
-      MutexLock lock(&part.mutex);
-      more = part.cut_points.Has(block_hash);
-    }
-    for (uint32_t begin = 0; more; begin += kScannedEntries) {
-      MutexLock lock(&part.mutex);
-      part.cut_points.ForEach(
-          block_hash, begin, begin + kScannedEntries,
-          [&](uint32_t row, int32_t last_used_s) { rows.emplace_back(last_used_s, row); });
-      more = begin + kScannedEntries < part.cut_points.entries_end();
-    }
-    if (rows.empty()) continue;
-    std::sort(rows.rbegin(), rows.rend());
-    Neighbours nearest{.common_blocks = left - 1};
-    for (const auto& [last_used_s, row] : rows) {
-      // A row may have several cut points there: they are neighbours in this order.
-      if (nearest.rows.size() == count_max) break;
-      if (nearest.rows.empty() || nearest.rows.back() != RowId{row}) {
-        nearest.rows.push_back(RowId{row});
-      }
-    }
-    return nearest;
-  }
-  return {};
-}
-
 size_t ReadIndex::memory_bytes() const {
   size_t bytes = sizeof(*parts_) + sizeof(*row_parts_) + sizeof(*readable_);
   for (const Part& part : *parts_) {
@@ -384,12 +369,8 @@ size_t ReadIndex::memory_bytes() const {
     MutexLock lock(&part.mutex);
     bytes += part.chunks.size() * kChunkRows * sizeof(Row) +
              part.chunks.capacity() * sizeof(part.chunks[0]);
-    for (const auto& chunk : part.chunks) {
-      for (size_t i = 0; i < kChunkRows; ++i) {
-        const auto& more = chunk[i].more;
-        if (more != nullptr) bytes += sizeof(*more) + more->capacity() * sizeof(RowSlab);
-      }
-    }
+    bytes += part.more.capacity() * (sizeof(*part.more.begin()) + 1);
+    for (const auto& [id, slabs] : part.more) bytes += slabs.capacity() * sizeof(RowSlab);
   }
   return bytes;
 }

@@ -17,10 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/base/mutex.h"
 #include "services/meta/core/effects.h"
 #include "services/meta/core/lookup_part.h"
 #include "services/meta/core/lookup_query.h"
+#include "services/meta/index/gone_rows.h"
+#include "services/meta/index/prompt_path.h"
 
 namespace kvmesh::meta {
 
@@ -42,6 +45,8 @@ class ReadIndex {
  public:
   // Stores that a slot may name.
   static constexpr size_t kStoresMax = 1024;
+  // Cut points of rows that went which are remembered; some 110 bytes each.
+  static constexpr size_t kGonePointsMax = 65536;
 
   ReadIndex();
 
@@ -68,14 +73,32 @@ class ReadIndex {
   };
   // As it was opened last.
   Store StoreAt(StoreSlot slot) const;
-  // Rows with a cut point behind the most whole KiB of the text that any has, last used first: at
-  // most `count_max`. They go on differently, and may not be readable. For explanations: reads
-  // through a part of the index, in steps.
-  struct Neighbours {
-    std::vector<RowId> rows;
-    uint32_t common_blocks = 0;
+  // A row that goes on differently from a prompt.
+  struct Neighbour {
+    RowId row{0};
+    Sha256Digest row_key;
+    // It shares at least and at most so many bytes with the prompt.
+    uint64_t common_bytes_min = 0;
+    uint64_t common_bytes_max = 0;
+    int32_t last_used_s = 0;
+    Sha256Digest next_key;  // of its first cut point behind the shared ones
   };
-  Neighbours Nearest(const LookupQuery& query, size_t count_max) const;
+  struct Neighbours {
+    // Of rows with one next_key, which all share the same bytes, one. Those that share most by what
+    // is known come first, of equal ones the last used.
+    std::vector<Neighbour> rows;
+    uint64_t left_out_bytes_max = 0;  // none that is left out shares more
+    uint64_t rows_seen = 0;
+  };
+  // The rows of the prompt's namespace that share most with it, at most `count_max`; they may not
+  // be readable. For explanations: goes through all rows, each under locks of its own (nearest.cc).
+  Neighbours Nearest(const slab::KeyNamespace& key_namespace, PromptPath& path,
+                     size_t count_max) const;
+  // Rows that went, with what went with them.
+  const GoneRows& gone() const { return gone_; }
+
+  // The longest cut point of this row that is a prefix of the text, if it can be read.
+  std::optional<LookupHit> LookupRow(RowId row, PromptPath& path) const;
 
   // Up to `count_max` of those that have rows.
   std::vector<slab::KeyNamespace> Namespaces(size_t count_max) const;
@@ -93,11 +116,10 @@ class ReadIndex {
   static constexpr Handle kNone = ~Handle{0};
   static_assert(LookupPart::kEntriesMax == 1ULL << (32 - kPartBits));
 
-  // A RowSlab but for its write_id.
+  // A RowSlab but for its write_id, and its first layer: that is where the one before ends.
   struct PackedSlab {
-    uint16_t layer_begin;
     uint16_t layer_end;
-    uint16_t slot;
+    StoreSlot slot;
     uint32_t size_pages;
   };
   static constexpr size_t kSlabsInline = 2;
@@ -105,15 +127,14 @@ class ReadIndex {
     Sha256Digest tokens_sha256;
     WriteId write_id;  // of all slabs
     std::array<PackedSlab, kSlabsInline> slabs;
-    // Instead of the two above: more slabs, or such of several writes.
-    std::unique_ptr<std::vector<RowSlab>> more;
-    Handle first = kNone;  // of the chain of its cut points: the end
-    uint32_t opened = 0;   // grows each time that this id is opened
-    uint8_t slab_count = 0;
-    bool open = false;
-    bool parked = false;
+    NamespaceId key_namespace{0};
+    Handle first = kNone;         // of the chain of its cut points: the end
+    uint32_t opened : 28 = 0;     // grows each time that this id is opened
+    uint32_t slab_count : 2 = 0;  // 0: RowPart::more has them
+    bool open : 1 = false;
+    bool parked : 1 = false;
   };
-  static_assert(sizeof(Row) <= 96);
+  static_assert(sizeof(Row) == 76);
   static constexpr uint32_t kChunkRows = 64;
 
   struct Part {
@@ -123,6 +144,8 @@ class ReadIndex {
   struct RowPart {
     mutable Mutex mutex;
     std::vector<std::unique_ptr<Row[]>> chunks ABSL_GUARDED_BY(mutex);
+    // Of rows with more slabs than two, or such of several writes, or that overlap.
+    absl::flat_hash_map<uint32_t, std::vector<RowSlab>> more ABSL_GUARDED_BY(mutex);
   };
   struct Readable {
     std::array<std::atomic<bool>, kStoresMax> stores{};
@@ -150,9 +173,17 @@ class ReadIndex {
   // Runs `action(part, entry)`, which returns the next handle, over a row's cut points.
   template <typename Action>
   void ForChain(Handle first, const Action& action);
-  static void Fill(const RowOpened& opened, Row* row);
+  static void Fill(RowPart& part, const RowOpened& opened, Row* row)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(part.mutex);
   void SweepRow(uint32_t id);
-  bool MayBeRead(const Row& row) const;
+  bool MayBeRead(const RowPart& part, uint32_t id, const Row& row) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(part.mutex);
+  // Calls `visit(point, last_used_s)` for the cut points of an open row, the longest first, until
+  // that says false. Whether the row was open all the time; if not, what was visited may have been
+  // another's.
+  template <typename Visit>
+  bool VisitCutPoints(uint32_t id, NamespaceId* key_namespace, const Visit& visit) const;
+  void Prefetch(uint32_t id) const;
   // Copies the row if it may be read.
   bool Take(uint32_t id, Found* found) const;
   // Adds what the row's end says. False: the row was closed meanwhile.
@@ -168,8 +199,9 @@ class ReadIndex {
 
   std::atomic<size_t> rows_open_{0};
   std::atomic<size_t> cut_points_{0};
+  std::atomic<uint32_t> rows_end_{0};  // above every row that was ever opened
+  GoneRows gone_{kGonePointsMax};
   // Of the writer's thread.
-  uint32_t rows_end_ = 0;  // above every row that was ever opened
   size_t parked_ = 0;
   uint32_t sweep_next_ = 0;
   bool sweep_due_ = false;

@@ -1,7 +1,5 @@
 // What callers of the arbiter see.
-#include <future>
 #include <set>
-#include <thread>
 
 #include "common/base/limits.h"
 #include "tests/rpc/meta/meta_fixture.h"
@@ -45,36 +43,94 @@ TEST_F(MetaRpcTest, WhatAStoreHoldsIsFoundAndPinned) {
   }
 }
 
-TEST_F(MetaRpcTest, AWriteGoesFromReserveToARowAndWakesWhoWaits) {
+// The answer to the first was lost. Whatever came meanwhile, the repeated call is answered with
+// what its lease pins, and there is one lease.
+TEST_F(MetaRpcTest, ALookupWithCheckoutThatIsRepeatedHasOneLease) {
   Start();
-  FakeStore store({.address = "10.0.0.1:7001"});
-  ASSERT_TRUE(store.Attach(channel_).ok());
+  FakeStore store({});
   const std::string text = RowText(1, 5000);
-  const v1::ReserveRequest reserve = ReserveOf(text);
-  v1::ReserveResponse reserved;
-  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
-  ASSERT_EQ(reserved.ranges_size(), 2);
-  EXPECT_EQ(reserved.ranges(0).address(), "10.0.0.1:7001");
-  v1::ReserveResponse again;
-  ASSERT_TRUE(Do(&Stub::Reserve, reserve, &again).ok());  // the same request
-  EXPECT_EQ(again.write_id(), reserved.write_id());
-  EXPECT_EQ(ReasonOf(Do(&Stub::Reserve, ReserveOf(text), &again)), "BEING_WRITTEN");
+  PutRow(store, text.substr(0, 4000), {2048});
+  ASSERT_TRUE(store.Attach(channel_).ok());
+  ASSERT_TRUE(WaitForHit(text, 4000));
+  v1::LookupRequest request;
+  *request.mutable_namespace_() = Namespace();
+  request.set_text(text);
+  request.set_checkout(true);
+  request.set_lease_id(std::string(RandomId<LeaseId>().bytes()));
+  v1::LookupResponse lost;
+  ASSERT_TRUE(Do(&Stub::Lookup, request, &lost).ok());
+  const auto leases = [&] {
+    v1::MetaServiceGetStatsResponse stats;
+    EXPECT_TRUE(Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok());
+    return stats.leases();
+  };
+  for (const bool longer_came : {false, true}) {
+    if (longer_came) {
+      PutRow(store, text);
+      ASSERT_TRUE(WaitForHit(text, 5000));
+    }
+    v1::LookupResponse response;
+    ASSERT_TRUE(Do(&Stub::Lookup, request, &response).ok());
+    EXPECT_EQ(response.text_bytes(), 4000U);
+    EXPECT_EQ(response.key(), lost.key());
+    EXPECT_EQ(response.row().write_id(), lost.row().write_id());
+    EXPECT_EQ(response.lease().lease_id(), request.lease_id());
+    EXPECT_EQ(leases(), 1U);
+  }
+  // It is answered at the cut point that serves the text it is asked for.
+  request.set_text(text.substr(0, 3000));
+  v1::LookupResponse inner;
+  ASSERT_TRUE(Do(&Stub::Lookup, request, &inner).ok());
+  EXPECT_EQ(inner.text_bytes(), 2048U);
+  EXPECT_EQ(inner.row().key(), lost.row().key());
+  // A text that the pinned row is no hit for was never asked for under this id.
+  PutRow(store, RowText(2, 5000));
+  ASSERT_TRUE(WaitForHit(RowText(2, 5000), 5000));
+  request.set_text(RowText(2, 5000));
+  EXPECT_EQ(ReasonOf(Do(&Stub::Lookup, request, &inner)), "LEASE_ID_IN_USE");
+  v1::CheckinRequest checkin;
+  checkin.set_lease_id(request.lease_id());
+  v1::CheckinResponse ended;
+  ASSERT_TRUE(Do(&Stub::Checkin, checkin, &ended).ok());
+  EXPECT_TRUE(ended.ended());
+  EXPECT_EQ(leases(), 0U);
+}
 
-  v1::AwaitKeyRequest await;
-  *await.mutable_namespace_() = Namespace();
-  await.set_key(reserve.key());
-  await.mutable_wait()->set_value(60'000);
-  v1::AwaitKeyResponse row;
-  std::future<absl::Status> waiting =
-      std::async(std::launch::async, [&] { return Do(&Stub::AwaitKey, await, &row); });
-  const auto halves = Halves(text, WriteId::FromBytes(reserved.write_id(), "id").value(), {2048});
-  store.Put(halves[0]);
-  EXPECT_EQ(HitBytes(text), 0U);
-  store.Put(halves[1]);
-  ASSERT_TRUE(waiting.get().ok());
-  EXPECT_EQ(row.row().slabs_size(), 2);
-  EXPECT_EQ(HitBytes(text), 5000U);
-  EXPECT_TRUE(absl::IsAlreadyExists(Do(&Stub::Reserve, ReserveOf(text), &again)));
+// Its caller has gone before the answer, and never asks again: the lease lapses.
+TEST_F(MetaRpcTest, ALeaseThatNobodyHeardOfLapses) {
+  MetaServerOptions options;
+  options.loop.arbiter.limits.lease_ttl = absl::Milliseconds(200);
+  Start(options);
+  FakeStore store({});
+  const std::string text = RowText(1, 5000);
+  PutRow(store, text);
+  ASSERT_TRUE(store.Attach(channel_).ok());
+  ASSERT_TRUE(WaitForHit(text, 5000));
+  v1::LookupRequest request;
+  *request.mutable_namespace_() = Namespace();
+  request.set_text(text);
+  request.set_checkout(true);
+  request.set_lease_id(std::string(RandomId<LeaseId>().bytes()));
+  grpc::ClientContext context;
+  v1::LookupResponse response;
+  grpc::CompletionQueue queue;
+  grpc::Status status;
+  const auto call = stub_->AsyncLookup(&context, request, &queue);
+  call->Finish(&response, &status, nullptr);
+  context.TryCancel();
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  v1::MetaServiceGetStatsResponse stats;
+  EXPECT_TRUE(WaitUntil([&] {
+    return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
+           stats.leases() == 0;
+  }));
+  v1::EvictRowsRequest evict;
+  evict.set_all(true);
+  v1::EvictRowsResponse evicted;
+  EXPECT_TRUE(WaitUntil(
+      [&] { return Do(&Stub::EvictRows, evict, &evicted).ok() && evicted.row_count() == 1; }));
 }
 
 TEST_F(MetaRpcTest, ACancelledWriteIsDeletedWhenItArrives) {
@@ -232,136 +288,6 @@ TEST_F(MetaRpcTest, RequestsThatAreNotUtf8NameTheirField) {
   testing::ExpectBadTextIsRefused(channel_, "kvmesh.v1.MetaService");
 }
 
-TEST_F(MetaRpcTest, WhoWaitsIsAnsweredWhenTheServerDrains) {
-  Start();
-  FakeStore store({});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  const v1::ReserveRequest reserve = ReserveOf("text");
-  v1::ReserveResponse reserved;
-  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
-  v1::AwaitKeyRequest await;
-  *await.mutable_namespace_() = Namespace();
-  await.set_key(reserve.key());
-  await.mutable_wait()->set_value(60'000);
-  std::future<absl::Status> waiting = std::async(std::launch::async, [&] {
-    v1::AwaitKeyResponse row;
-    return Do(&Stub::AwaitKey, await, &row);
-  });
-  v1::MetaServiceGetStatsResponse stats;
-  ASSERT_TRUE(WaitUntil([&] {
-    return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
-           stats.waiters() == 1;
-  }));
-  meta_->Shutdown(absl::Seconds(30));
-  EXPECT_TRUE(absl::IsUnavailable(waiting.get()));
-  EXPECT_TRUE(WaitUntil([&] { return store.ended().has_value(); }));
-  EXPECT_TRUE(absl::IsUnavailable(*store.ended())) << *store.ended();
-}
-
-TEST_F(MetaRpcTest, ACallerThatGoesIsWaitedForNoMore) {
-  Start();
-  FakeStore store({});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  const v1::ReserveRequest reserve = ReserveOf("text");
-  v1::ReserveResponse reserved;
-  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
-  v1::AwaitKeyRequest await;
-  *await.mutable_namespace_() = Namespace();
-  await.set_key(reserve.key());
-  await.mutable_wait()->set_value(60'000);
-  grpc::ClientContext context;
-  std::future<grpc::Status> waiting = std::async(std::launch::async, [&] {
-    v1::AwaitKeyResponse row;
-    return stub_->AwaitKey(&context, await, &row);
-  });
-  v1::MetaServiceGetStatsResponse stats;
-  const auto waiters = [&](uint64_t count) {
-    return WaitUntil([&] {
-      return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
-             stats.waiters() == count;
-    });
-  };
-  ASSERT_TRUE(waiters(1));
-  context.TryCancel();
-  EXPECT_EQ(waiting.get().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_TRUE(waiters(0));
-}
-
-TEST_F(MetaRpcTest, ExplanationsNameTheFirstByteThatDiffers) {
-  Start();
-  FakeStore store({});
-  const std::string text = RowText(1, 5000);
-  PutRow(store, text, {2048});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
-  for (const uint64_t at : {4321U, 300U}) {
-    v1::ExplainLookupRequest request;
-    *request.mutable_namespace_() = Namespace();
-    request.set_text(text + "tail");
-    (*request.mutable_text())[at] = '#';
-    v1::ExplainLookupResponse response;
-    ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
-    EXPECT_EQ(response.lookup().text_bytes(), at > 2048 ? 2048U : 0U);
-    EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, text).ToHex());
-    EXPECT_EQ(response.common_bytes(), at);
-    ASSERT_TRUE(response.has_difference());
-    EXPECT_EQ(response.difference().offset(), at);
-    EXPECT_THAT(response.difference().prompt(), HasSubstr(text.substr(at - 20, 20) + "#"));
-    EXPECT_THAT(response.difference().row(), HasSubstr(text.substr(at - 20, 24)));
-  }
-}
-
-TEST_F(MetaRpcTest, ExplanationsDoWithoutAStoreThatGivesNoText) {
-  Start();
-  FakeStore store({.answers_texts = false});
-  const std::string text = RowText(1, 5000);
-  PutRow(store, text, {4200});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
-  v1::ExplainLookupRequest request;
-  *request.mutable_namespace_() = Namespace();
-  request.set_text(text.substr(0, 4150) + "#");
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
-  EXPECT_FALSE(response.has_difference());
-  EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, text).ToHex());
-  EXPECT_EQ(response.common_bytes(), 4096U);
-}
-
-TEST_F(MetaRpcTest, ExplanationsNameTheFieldThatDiffersAndWhatWasEvicted) {
-  Start();
-  FakeStore store({});
-  const std::string text = RowText(1, 5000);
-  PutRow(store, text);
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
-  slab::KeyNamespace other = kIndexNamespace;
-  other.quant = "f16/f16";
-  other.ctx_params[5] ^= 1;
-  v1::ExplainLookupRequest request;
-  *request.mutable_namespace_() = Namespace(other);
-  request.set_text(text);
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
-  EXPECT_FALSE(response.lookup().found());
-  EXPECT_THAT(response.namespace_fields_that_differ(),
-              ::testing::ElementsAre("quant", "ctx_params"));
-
-  v1::EvictRowsRequest evict;
-  evict.set_all(true);
-  v1::EvictRowsResponse evicted;
-  ASSERT_TRUE(Do(&Stub::EvictRows, evict, &evicted).ok());
-  EXPECT_EQ(evicted.row_count(), 1U);
-  *request.mutable_namespace_() = Namespace();
-  request.set_text(text + "more");
-  response.Clear();
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
-  EXPECT_FALSE(response.lookup().found());
-  ASSERT_TRUE(response.has_gone());
-  EXPECT_EQ(response.gone().cause(), ToString(GoneCause::kOperator));
-  EXPECT_EQ(response.gone().text_bytes(), 5000U);
-}
-
 TEST_F(MetaRpcTest, RowsReservationsAndStoresAreListed) {
   Start();
   FakeStore store({.address = "10.0.0.9:1", .tier = "ram"});
@@ -406,41 +332,6 @@ TEST_F(MetaRpcTest, RowsReservationsAndStoresAreListed) {
                14 << 20;
   }));
   EXPECT_GT(meta_->metrics().Value("kvmesh_meta_lookups_total", {{"outcome", "hit"}}), 0);
-}
-
-// Loops of their own: their queues can be filled.
-TEST(ArbiterLoop, AFullQueueRefusesWithARetryDelayAndTakesFramesOfStoresStill) {
-  metrics::Metrics metrics("meta");
-  MetaMetrics meta_metrics(metrics);
-  ReadIndex index;
-  const MonotonicClock clock;
-  std::promise<void> running;
-  std::promise<void> go;
-  std::vector<absl::Status> answers;
-  {
-    ArbiterLoop loop({.queue_max = 2}, clock, meta_metrics, index);
-    ASSERT_TRUE(loop.Ask([&](const ArbiterLoop::View&) {
-                      running.set_value();
-                      go.get_future().wait_for(std::chrono::seconds(60));
-                    })
-                    .ok());
-    running.get_future().wait_for(std::chrono::seconds(60));
-    const auto ask = [&] {
-      loop.Ask(Checkout{}, [&](const Answer& answer, const Incarnation&) {
-        answers.push_back(std::get<absl::Status>(answer));
-      });
-    };
-    for (int i = 0; i < 3; ++i) ask();
-    ASSERT_EQ(answers.size(), 1U);
-    EXPECT_EQ(ReasonOf(answers[0]), reason::kQueueFull);
-    EXPECT_TRUE(RetryDelayOf(answers[0]).has_value());
-    EXPECT_TRUE(absl::IsResourceExhausted(loop.Ask([](const ArbiterLoop::View&) {})));
-    loop.StreamEnded(StreamId{7});
-    go.set_value();
-  }
-  // The others were answered by the arbiter, or by the end of the loop.
-  ASSERT_EQ(answers.size(), 3U);
-  EXPECT_FALSE(answers[2].ok());
 }
 
 }  // namespace

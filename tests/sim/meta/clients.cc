@@ -27,6 +27,7 @@ struct Cluster::Write {
   Reserve request;
   uint32_t key = 0;
   uint32_t tokenisation = 0;
+  bool mixed = false;  // its slabs are of two tokenisations: a writer's mistake
   WriteId write_id;
   size_t puts_left = 0;
   bool crashed = false;
@@ -51,6 +52,7 @@ void Cluster::StartWrite() {
   const auto write = std::make_shared<Write>();
   write->key = dice_.Int(0, kKeys - 1);
   write->tokenisation = dice_.OneIn(5) ? 1 : 0;
+  write->mixed = options_.faults && dice_.OneIn(10);
   const uint32_t layers = LayersOf(NamespaceOfKey(write->key));
   Reserve& request = write->request;
   request = {.request = IdOf<RequestId>(next_id_++),
@@ -106,7 +108,7 @@ void Cluster::StartPuts(std::shared_ptr<Write> write, const ReservationGrant& gr
   for (size_t i = 0; i < grant.ranges.size(); ++i) {
     const SlabFacts facts =
         FactsOf({.key = write->key,
-                 .tokenisation = write->tokenisation,
+                 .tokenisation = (write->tokenisation + (write->mixed ? i : 0)) % 2,
                  .layers = grant.ranges[i].layers,
                  .write = NumberOf(grant.write_id),
                  .pages = static_cast<uint32_t>(write->request.ranges[i].size_bytes / kPageBytes),

@@ -68,7 +68,8 @@ uint64_t Cluster::refused_puts() const {
 void Cluster::StartArbiter() {
   ++life_;
   arbiter_ = std::make_unique<Arbiter>(
-      ArbiterOptions{.incarnation_id = IdOf<InstanceId>(1000 + static_cast<uint32_t>(life_))});
+      ArbiterOptions{.incarnation_id = IdOf<InstanceId>(1000 + static_cast<uint32_t>(life_)),
+                     .limits = {.step_slabs = dice_.OneIn(2) ? 1 : dice_.Int(2, 50)}});
   index_ = std::make_unique<testing::IndexFollower>();
 }
 
@@ -78,6 +79,7 @@ void Cluster::CrashArbiter() {
   callers_.clear();
   guards_.clear();
   tick_at_ = absl::InfiniteDuration();
+  goes_on_ = false;
   ++stats_.arbiter_restarts;
   for (const auto& [id, stream] : std::exchange(streams_, {})) {
     events_.After(Delay(), [store = stream.store, id = id] { store->OnClosed(id); });
@@ -101,6 +103,16 @@ void Cluster::Deliver(Command command) {
   if (const std::string wrong = index_->Follow(effects); !wrong.empty()) Broken(wrong);
   for (const Effect& effect : effects) Perform(effect);
   ScheduleTick();
+  ScheduleGoOn();
+}
+
+void Cluster::ScheduleGoOn() {
+  if (!arbiter_->HasMore() || std::exchange(goes_on_, true)) return;
+  events_.After(dice_.Time(absl::ZeroDuration(), absl::Milliseconds(5)), [this, life = life_] {
+    if (life != life_) return;
+    goes_on_ = false;
+    Deliver(GoOn{});
+  });
 }
 
 void Cluster::ScheduleTick() {

@@ -98,6 +98,7 @@ class Cluster {
   void Do(const ToStore& message);
   void Do(const CloseStream& close);
   void ScheduleTick();
+  void ScheduleGoOn();
   void Call(const std::function<Command(Ticket)>& make, absl::Duration wait, Answered done);
   void Arrive(const std::function<Command(Ticket)>& make, Ticket ticket, Answered done);
   void Broken(const std::string& promise);
@@ -138,6 +139,7 @@ class Cluster {
   std::map<LeaseId, Guard> guards_;
   std::map<StreamId, Stream> streams_;
   MonoTime tick_at_ = absl::InfiniteDuration();
+  bool goes_on_ = false;  // a GoOn is scheduled
 
   std::vector<std::unique_ptr<SimStore>> stores_;
   std::map<std::pair<uint32_t, std::string>, SlabFacts> published_;

@@ -125,6 +125,17 @@ class ArbiterTest : public ::testing::Test {
     absl::c_sort(names);
     return names;
   }
+  // Why rows went, in order.
+  std::vector<GoneCause> Gone() const {
+    std::vector<GoneCause> causes;
+    for (const Effect& effect : effects_) {
+      const auto* closed = std::get_if<RowClosed>(&effect);
+      if (closed == nullptr) continue;
+      EXPECT_EQ(closed->at, now_);
+      causes.push_back(closed->cause);
+    }
+    return causes;
+  }
   std::string Closed(StreamId stream) const {
     for (const Effect& effect : effects_) {
       const auto* close = std::get_if<CloseStream>(&effect);

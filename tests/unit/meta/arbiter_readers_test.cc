@@ -76,6 +76,52 @@ TEST_F(ArbiterReaders, OneLeaseIdIsOneLease) {
   EXPECT_EQ(Refused(52), "ALREADY_EXISTS LEASE_ID_IN_USE");
 }
 
+// What Lookup asks: the answer to the first was lost, and since then a longer row has come.
+TEST_F(ArbiterReaders, ACheckoutThatIsRepeatedForAnotherRowIsAnsweredWithWhatTheLeasePins) {
+  const StreamId stream = Serve(1);
+  WriteRow(stream, kKey, 7);
+  WriteRow(stream, 2, 8);
+  const auto checkout = [&](uint64_t ticket, uint32_t key, uint32_t write) {
+    Apply(Checkout{.ticket = Ticket{ticket},
+                   .key = KeyOf(key),
+                   .write_id = IdOf<WriteId>(write),
+                   .lease = IdOf<LeaseId>(1),
+                   .or_held = true});
+    const auto* grant = Answered<LeaseGrant>(Ticket{ticket});
+    return grant == nullptr ? Refused(ticket) : absl::StrCat("k", NumberOf(grant->row.key));
+  };
+  EXPECT_EQ(checkout(50, kKey, 7), "k0");
+  KeepAlive(stream, absl::Seconds(25));
+  EXPECT_EQ(checkout(51, 2, 8), "k0");
+  EXPECT_EQ(arbiter_.Counts().leases, 1U);
+  // It was refreshed.
+  KeepAlive(stream, absl::Seconds(25));
+  EXPECT_EQ(arbiter_.Counts().leases, 1U);
+  // The row that nobody was told of is free to go, the one that is pinned is not.
+  Apply(EvictRows{.ticket = Ticket{52}, .keys = {KeyOf(kKey), KeyOf(2)}});
+  EXPECT_EQ(States(kKey), "AVAILABLE");
+  EXPECT_EQ(States(2), "DELETING");
+  Apply(Checkin{.ticket = Ticket{53}, .lease = IdOf<LeaseId>(1)});
+  EXPECT_EQ(arbiter_.Counts().leases, 0U);
+}
+
+TEST_F(ArbiterReaders, ALeaseOnARowThatCannotBeReadIsNotAnsweredInPlaceOfAnother) {
+  const StreamId lost = Serve(1);
+  WriteRow(lost, kKey, 7);
+  Apply(Checkout{.ticket = Ticket{50},
+                 .key = KeyOf(kKey),
+                 .write_id = IdOf<WriteId>(7),
+                 .lease = IdOf<LeaseId>(1)});
+  Apply(StoreGone{.stream = lost});
+  WriteRow(Serve(2), 2, 8);
+  Apply(Checkout{.ticket = Ticket{51},
+                 .key = KeyOf(2),
+                 .write_id = IdOf<WriteId>(8),
+                 .lease = IdOf<LeaseId>(1),
+                 .or_held = true});
+  EXPECT_EQ(Refused(51), "ALREADY_EXISTS LEASE_ID_IN_USE");
+}
+
 TEST_F(ArbiterReaders, ARowThatWasWrittenAnewIsNotTheOneThatWasLookedUp) {
   const StreamId stream = Serve(1);
   WriteRow(stream, kKey, 7);
@@ -199,7 +245,7 @@ TEST_F(ArbiterReaders, AnAbandonedWaitIsNotAnswered) {
 class ArbiterReadersInSmallTables : public ArbiterReaders {
  protected:
   ArbiterReadersInSmallTables()
-      : ArbiterReaders({.leases_max = 1, .reservations_max = 1, .waiters_max = 1, .gone_max = 2}) {}
+      : ArbiterReaders({.leases_max = 1, .reservations_max = 1, .waiters_max = 1}) {}
 };
 
 TEST_F(ArbiterReadersInSmallTables, WhatDoesNotFitIsRefusedForNow) {
@@ -216,19 +262,6 @@ TEST_F(ArbiterReadersInSmallTables, WhatDoesNotFitIsRefusedForNow) {
   Wait(2, 52, absl::Seconds(1));
   Wait(2, 53, absl::Seconds(1));
   EXPECT_EQ(Refused(53), "RESOURCE_EXHAUSTED TOO_MANY_WAITERS");
-}
-
-TEST_F(ArbiterReadersInSmallTables, TheNewestRowsThatWentAreRemembered) {
-  const StreamId stream = Serve(1);
-  for (const uint32_t key : {0U, 2U, 4U}) {
-    WriteRow(stream, key, 10 + key);
-    now_ += absl::Seconds(1);
-    Apply(EvictRows{.ticket = Ticket{90 + key}, .keys = {KeyOf(key)}});
-  }
-  EXPECT_TRUE(arbiter_.FindGone(77).empty());
-  ASSERT_EQ(arbiter_.FindGone(79).size(), 1U);
-  EXPECT_EQ(arbiter_.FindGone(81).front().cause, GoneCause::kOperator);
-  EXPECT_EQ(arbiter_.FindGone(81).front().at, now_);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ std::string Facts(const SlabFacts& facts) {
 struct Spell {
   std::string operator()(const Checkout& it) const {
     return absl::StrCat("Checkout k", NumberOf(it.key), " w", NumberOf(it.write_id), " lease ",
-                        NumberOf(it.lease));
+                        NumberOf(it.lease), it.or_held ? " or held" : "");
   }
   std::string operator()(const Renew& it) const {
     return absl::StrCat("Renew ", it.leases.size(), " leases, ", it.writes.size(), " writes");
@@ -81,6 +81,7 @@ struct Spell {
     return absl::StrCat("Gone stream ", static_cast<uint64_t>(it.stream));
   }
   std::string operator()(const Tick&) const { return "Tick"; }
+  std::string operator()(const GoOn&) const { return "GoOn"; }
 };
 
 }  // namespace

@@ -29,7 +29,9 @@ std::optional<LookupPart::Hit> Find(const LookupPart& part, absl::string_view te
   const LookupQuery query(kNamespace, text);
   for (int64_t blocks = query.blocks(); blocks >= 0; --blocks) {
     const auto count = static_cast<uint32_t>(blocks);
-    if (const auto hit = part.Longest(query, count, query.BlockHash(count), accept)) return hit;
+    if (auto hit = part.Longest(query, count, query.BlockHash(count), accept, [](uint32_t) {})) {
+      return hit;
+    }
   }
   return std::nullopt;
 }

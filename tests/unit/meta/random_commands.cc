@@ -192,7 +192,11 @@ Command RandomCommands::OfReader(const Arbiter& arbiter, MonoTime now) {
       IdOf<LeaseId>(OneIn(2) ? Int(1, 10) : Int(next_lease_ - 4, next_lease_));
   if (roll <= 5 && !rows.empty()) {
     const RowSnapshot& row = Pick(rows);
-    return Checkout{.ticket = ticket, .key = row.key, .write_id = row.write_id(), .lease = lease};
+    return Checkout{.ticket = ticket,
+                    .key = row.key,
+                    .write_id = row.write_id(),
+                    .lease = lease,
+                    .or_held = NumberOf(lease) % 3 == 0};
   }
   if (roll <= 8) {
     Checkin checkin{.ticket = ticket, .lease = some_lease};

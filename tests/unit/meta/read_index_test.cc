@@ -246,21 +246,6 @@ TEST_F(ReadIndexTest, FewerTokensThanAskedForAreNoHit) {
   EXPECT_FALSE(Lookup(text.substr(0, 2500), hit->token_count + 1).has_value());
 }
 
-TEST_F(ReadIndexTest, TheNearestRowsShareTheMostBlocks) {
-  const std::string text = RowText(1, 5000);
-  Open(1, text.substr(0, 2100) + RowText(9, 500), {2090});
-  Open(2, text.substr(0, 4200) + RowText(9, 100), {4190});
-  Open(3, text.substr(0, 4500));
-  std::string prompt = text;
-  prompt[4150] ^= 1;
-  const auto nearest = index_.Nearest(LookupQuery(kIndexNamespace, prompt), 8);
-  EXPECT_EQ(nearest.common_blocks, 4U);
-  EXPECT_THAT(nearest.rows, ::testing::UnorderedElementsAre(RowId{2}, RowId{3}));
-  EXPECT_EQ(index_.Nearest(LookupQuery(kIndexNamespace, prompt), 1).rows.size(), 1U);
-  prompt[0] ^= 1;
-  EXPECT_TRUE(index_.Nearest(LookupQuery(kIndexNamespace, prompt), 8).rows.empty());
-}
-
 // Every answer must be a cut point that was filed at some time; what is never closed is always
 // found. Under ThreadSanitizer this also shows the locks.
 TEST_F(ReadIndexTest, EightReadersMeetOnlyWhatThereIsWhileAWriterChurns) {

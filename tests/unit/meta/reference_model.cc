@@ -32,6 +32,17 @@ std::vector<std::string> ReferenceModel::Apply(const Command& command, MonoTime 
 // ---- Readers ----
 
 void ReferenceModel::Do(const Checkout& command) {
+  std::vector<const Thing*> pinned;
+  for (const Thing& thing : things_) {
+    if (thing.leases.contains(command.lease)) pinned.push_back(&thing);
+  }
+  if (command.or_held && pinned.size() == 1 && pinned[0]->kind == Kind::kRow &&
+      Readable(*pinned[0])) {
+    leases_[command.lease].ends = now_ + limits_.lease_ttl;
+    ExpectAnswer(command.ticket, absl::StrCat("lease ", NumberOf(command.lease), " of k",
+                                              NumberOf(pinned[0]->key)));
+    return;
+  }
   Thing* row = RowOf(command.key);
   if (row == nullptr || row->slabs.front().facts.name.write_id != command.write_id ||
       !Readable(*row)) {

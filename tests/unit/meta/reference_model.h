@@ -107,6 +107,7 @@ class ReferenceModel {
   void Do(const StorePong& pong);
   void Do(const StoreGone& gone);
   void Do(const Tick& tick) {}
+  void Do(const GoOn&) {}  // what it does at once needs no more
 
   void Timers();
   void Settle();

@@ -1,19 +1,6 @@
-#include "services/meta/core/memories.h"
+#include "services/meta/core/cancelled_writes.h"
 
 namespace kvmesh::meta {
-
-void GoneRows::Add(GoneRow row) {
-  if (rows_.size() >= count_max_) rows_.pop_front();
-  rows_.push_back(std::move(row));
-}
-
-std::vector<GoneRow> GoneRows::Find(uint64_t block_hash) const {
-  std::vector<GoneRow> found;
-  for (auto row = rows_.rbegin(); row != rows_.rend(); ++row) {
-    if (row->block_hash == block_hash) found.push_back(*row);
-  }
-  return found;
-}
 
 void CancelledWrites::Add(const WriteId& write_id, MonoTime now) {
   Forget(now);

@@ -1,31 +1,16 @@
-// What the arbiter remembers of things that are no more, for a time and in a bounded number. Not
-// thread-safe.
+// Writes that were cancelled: what is announced under one is deleted. They are remembered for a
+// time and in a bounded number. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "services/meta/core/types.h"
 
 namespace kvmesh::meta {
 
-// Rows that went, and why: the newest `count_max`.
-class GoneRows {
- public:
-  explicit GoneRows(size_t count_max) : count_max_(count_max) {}
-  void Add(GoneRow row);
-  // Newest first.
-  std::vector<GoneRow> Find(uint64_t block_hash) const;
-
- private:
-  const size_t count_max_;
-  std::deque<GoneRow> rows_;
-};
-
-// Writes that were cancelled: what is announced under one is deleted.
 class CancelledWrites {
  public:
   CancelledWrites(absl::Duration memory, size_t count_max)

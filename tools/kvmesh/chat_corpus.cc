@@ -108,7 +108,7 @@ meta::RowOpened ChatCorpus::Row(uint32_t row) const {
                          .tail_hash = end.tail_hash,
                          .token_count = end.token_count,
                          .text_bytes = end.text_bytes};
-  for (uint32_t n = kCutBytesMin / 1024; CutAt(n) < text.size(); ++n) {
+  for (uint32_t n = kCutBytesMin / 1024; CutAt(n) + kTokenBytes <= text.size(); ++n) {
     opened.cut_points.push_back(point_at(CutAt(n)));
   }
   WriteId write_id;

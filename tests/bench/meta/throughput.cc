@@ -1,0 +1,62 @@
+// `Lookup` beside an echo of messages of the same size, in turn: what else the machine does hits
+// both.
+#include <cstdio>
+
+#include "echo/echo.grpc.pb.h"
+#include "tests/bench/meta/bench_parts.h"
+#include "tests/bench/meta/bench_store.h"
+#include "tests/bench/meta/load.h"
+
+namespace kvmesh::bench {
+namespace {
+
+template <typename Stub>
+std::vector<std::unique_ptr<typename Stub::Stub>> StubsOf(const std::string& address, int count) {
+  std::vector<std::unique_ptr<typename Stub::Stub>> stubs;
+  for (int i = 0; i < count; ++i) stubs.push_back(Stub::NewStub(Connect(address)));
+  return stubs;
+}
+
+}  // namespace
+
+void BenchThroughput(const PartOptions& options) {
+  const cli::ChatCorpus corpus(options.rows, 1);
+  const auto requests = RequestsOf(corpus, options.prompt_bytes, 4096);
+  const auto meta = StartMeta();
+  const auto echo = StartEcho();
+  BenchStore store("disk", 1ULL << 60);
+  store.Attach(Connect(meta->address()), corpus.size(), [&](uint32_t i) { return corpus.Row(i); });
+  const auto lookups = StubsOf<kvmesh::v1::MetaService>(meta->address(), options.connections);
+  const auto echoes = StubsOf<v1::EchoService>(echo->address(), options.connections);
+  AwaitTrue("the rows", [&] { return Serves(*lookups[0], options.rows); });
+  const StartCall look = [&](size_t i, auto* context, auto* request, auto* response, auto done) {
+    lookups[i]->async()->Lookup(context, request, response, std::move(done));
+  };
+  const StartCall bare = [&](size_t i, auto* context, auto* request, auto* response, auto done) {
+    echoes[i]->async()->Echo(context, request, response, std::move(done));
+  };
+  std::vector<double> echo_rates, lookup_rates, ratios, echo_cpu, lookup_cpu;
+  for (int round = 0; round <= options.rounds; ++round) {
+    const auto measure = [&](const StartCall& start, const ServerProcess& server,
+                             std::vector<double>* rates, std::vector<double>* cpu) {
+      const double before = server.CpuSeconds();
+      const LoadResult result =
+          AtFullSpeed(start, static_cast<size_t>(options.connections),
+                      static_cast<size_t>(options.in_flight), options.seconds, requests);
+      if (round == 0) return;  // only warms up
+      rates->push_back(result.per_second());
+      cpu->push_back((server.CpuSeconds() - before) * 1e6 /
+                     static_cast<double>(result.latencies_us.size()));
+    };
+    measure(bare, *echo, &echo_rates, &echo_cpu);
+    measure(look, *meta, &lookup_rates, &lookup_cpu);
+    if (round > 0) ratios.push_back(lookup_rates.back() / echo_rates.back());
+  }
+  std::printf(
+      "throughput: Lookup %.0f/s, echo %.0f/s, ratio %.2f; the server's CPU %.1f us a lookup, %.1f "
+      "an echo (%u rows, prompts of %u bytes, %d connections of %d calls)\n",
+      Median(lookup_rates), Median(echo_rates), Median(ratios), Median(lookup_cpu),
+      Median(echo_cpu), options.rows, options.prompt_bytes, options.connections, options.in_flight);
+}
+
+}  // namespace kvmesh::bench

@@ -160,7 +160,8 @@ v1::GenerateResponse GenerationCall::MakeFinished(FinishReason reason,
   finished->set_stop_string(stop_string_);
   finished->set_seed(seed_);
   v1::Usage* usage = finished->mutable_usage();
-  usage->set_prompt_tokens(prompt_tokens_);
+  // As it was run: on stored state it may have other tokens than the request.
+  usage->set_prompt_tokens(static_cast<uint32_t>(result.effective_prompt.size()));
   usage->set_completion_tokens(result.stats.tokens);
   const Reuse& reuse = result.reuse;
   usage->set_cached_tokens(reuse.cached_tokens);

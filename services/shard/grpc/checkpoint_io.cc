@@ -99,6 +99,7 @@ v1::GetRequest GetRequestOf(const SlabRead& read, uint64_t tokens) {
 
 struct CheckpointIo::Restoring {
   RestoreJob job;
+  MonoTime begun_at;
   MonoTime deadline;
   SessionState state;  // each read fills layers of its own
   rpc::CallGroup calls;
@@ -218,7 +219,8 @@ absl::Status CheckpointIo::Put(SaveId id, const Reservation& place,
 void CheckpointIo::Restore(RestoreJob job) {
   // Shared by its reads, which end in any order.
   auto restoring = std::make_shared<Restoring>();
-  restoring->deadline = clock_.Now() + job.time_limit;
+  restoring->begun_at = clock_.Now();
+  restoring->deadline = restoring->begun_at + job.time_limit;
   restoring->job = std::move(job);
   restoring->state = engine_.NewState();
   const size_t reads = restoring->job.reads.size();
@@ -264,7 +266,7 @@ void CheckpointIo::RunRead(Restoring& restoring, size_t read, bool run) {
     MutexLock lock(&mutex_);
     restoring_.erase(restoring.job.stream);
   }
-  events_.restore_done(restoring.job.stream, std::move(result));
+  events_.restore_done(restoring.job.stream, std::move(result), clock_.Now() - restoring.begun_at);
 }
 
 void CheckpointIo::CancelRestore(StreamId stream) {

@@ -45,7 +45,8 @@ class CheckpointIo {
   struct Events {
     std::function<void(SaveId)> save_started;
     std::function<void(SaveId, std::optional<SaveDrop>)> save_ended;
-    std::function<void(StreamId, RestoreResult)> restore_done;
+    // With the time it took, waiting for a thread included.
+    std::function<void(StreamId, RestoreResult, absl::Duration)> restore_done;
   };
 
   // All references outlive it.

@@ -33,7 +33,10 @@ ShardMetrics::ShardMetrics()
       downstream_seconds_(
           metrics_.Histogram("downstream_seconds",
                              "Time from sending a step to the next hop to its answer, in seconds",
-                             metrics::StepBuckets())) {
+                             metrics::StepBuckets())),
+      restore_seconds_(metrics_.Histogram(
+          "restore_seconds", "Time to read, verify and take over stored state, in seconds",
+          metrics::StepBuckets())) {
   for (int i = 0; i < kMissCauseCount; ++i) {
     misses_[i] = Make("cache_misses_total", "Frames whose state was not here, by cause",
                       {{"cause", std::string(MissCauseName(static_cast<MissCause>(i)))}});
@@ -149,6 +152,10 @@ void ShardMetrics::ObserveWait(absl::Duration time) {
 
 void ShardMetrics::ObserveDownstream(absl::Duration time) {
   downstream_seconds_.Observe(absl::ToDoubleSeconds(time));
+}
+
+void ShardMetrics::ObserveRestore(absl::Duration time) {
+  restore_seconds_.Observe(absl::ToDoubleSeconds(time));
 }
 
 }  // namespace kvmesh::shard

@@ -25,6 +25,8 @@ class ShardMetrics {
   void ObserveWait(absl::Duration time);
   // From sending a step to the next hop to its answer: that hop and all behind it.
   void ObserveDownstream(absl::Duration time);
+  // Of one that succeeded: reading, verifying and taking over the state of all layers.
+  void ObserveRestore(absl::Duration time);
 
  private:
   // A counter that follows a number which only grows.
@@ -60,6 +62,7 @@ class ShardMetrics {
   prometheus::Histogram& decode_seconds_;
   prometheus::Histogram& wait_seconds_;
   prometheus::Histogram& downstream_seconds_;
+  prometheus::Histogram& restore_seconds_;
 };
 
 }  // namespace kvmesh::shard

@@ -85,7 +85,8 @@ std::unique_ptr<CheckpointIo> ShardRuntime::MakeCheckpoints(const CheckpointIoOp
             changed_.NotifyAll();
           },
       .restore_done =
-          [this](StreamId id, RestoreResult result) {
+          [this](StreamId id, RestoreResult result, absl::Duration took) {
+            if (std::holds_alternative<RestoredState>(result)) metrics_.ObserveRestore(took);
             Do([&](Hop& hop) { hop.OnRestoreDone(id, std::move(result), clock_.Now()); });
           }};
   return std::make_unique<CheckpointIo>(options, clock_, engine_, vocabulary_, std::move(events));

@@ -2,15 +2,11 @@
 // one with a single shard that runs all layers; runs alternate, so that noise hits both. Also where
 // the time of a token goes, and the memory of every shard.
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status_bridge.h"
-#include "kvmesh/v1/shard.grpc.pb.h"
 #include "tools/kvmesh/bench_util.h"
 #include "tools/kvmesh/idle_model.h"
 #include "tools/kvmesh/metrics_page.h"
@@ -25,16 +21,6 @@ struct HopFlags {
   uint32_t tokens = 128;
   int rounds = 6;
 };
-
-absl::StatusOr<v1::DescribeResponse> DescribeShard(const std::string& address) {
-  auto stub = v1::ShardService::NewStub(rpc::MakeChannel(address));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  v1::DescribeResponse response;
-  const grpc::Status status = stub->Describe(&context, {}, &response);
-  if (!status.ok()) return rpc::FromGrpc(status);
-  return response;
-}
 
 absl::StatusOr<uint64_t> ShardResident(const LocalMesh& mesh, const std::string& name) {
   for (const ServiceEntry& service : mesh.file().services) {

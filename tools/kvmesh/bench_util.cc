@@ -68,6 +68,22 @@ void AddThreads(CLI::App& command, BenchTarget& target) {
       ->check(CLI::Range(0, 1024));
 }
 
+// A line a figure; those of an object inside stand under its name and a dot.
+void PrintLines(const std::string& prefix, const Json& figures) {
+  for (const auto& [key, value] : figures.items()) {
+    const std::string name = prefix + key;
+    if (value.is_object()) {
+      PrintLines(name + ".", value);
+      continue;
+    }
+    const std::string text = value.is_string() ? value.get<std::string>()
+                             : value.is_number_float()
+                                 ? absl::StrFormat("%.4g", value.get<double>())
+                                 : value.dump();
+    std::printf("%-28s %s\n", name.c_str(), text.c_str());
+  }
+}
+
 }  // namespace
 
 TempFolder::TempFolder()
@@ -109,7 +125,8 @@ absl::StatusOr<BenchMesh> BenchMesh::Open(const BenchTarget& target, Interrupt& 
         mesh.local_, LocalMesh::Start({.model = std::filesystem::absolute(target.model).string(),
                                        .data_dir = mesh.folder_->path(),
                                        .shards = target.shards,
-                                       .threads = target.threads},
+                                       .threads = target.threads,
+                                       .tiers = target.tiers},
                                       interrupt));
     address = mesh.local_->router();
   }
@@ -117,8 +134,10 @@ absl::StatusOr<BenchMesh> BenchMesh::Open(const BenchTarget& target, Interrupt& 
   return mesh;
 }
 
-absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router, uint32_t count) {
+absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router, uint32_t count,
+                                                const std::string& beginning) {
   v1::TokenizeRequest request;
+  request.set_text(beginning);
   // A token is at least a byte of text, and English text has fewer than eight a token.
   while (request.text().size() < static_cast<size_t>(count) * 8) {
     request.mutable_text()->append(kText.data(), kText.size());
@@ -135,19 +154,40 @@ absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router,
   return std::vector<uint32_t>(response.ids().begin(), response.ids().begin() + count);
 }
 
-absl::StatusOr<GenerationResult> RunPrompt(v1::RouterService::Stub& router,
-                                           const std::vector<uint32_t>& prompt, uint32_t max_tokens,
-                                           v1::CacheUse cache, Interrupt& interrupt) {
+v1::GenerateRequest PromptRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens,
+                                  v1::CacheUse cache) {
   v1::GenerateRequest request;
   request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
   v1::GenerationOptions& options = *request.mutable_options();
   options.set_max_tokens(max_tokens);
   options.set_ignore_eos(true);
   options.set_cache(cache);
+  return request;
+}
+
+absl::StatusOr<GenerationResult> RunRequest(v1::RouterService::Stub& router,
+                                            const v1::GenerateRequest& request,
+                                            Interrupt& interrupt) {
   GenerationResult result;
   KVMESH_RETURN_IF_ERROR(RunGenerate(
       router, request, kRunTimeout, interrupt, [](absl::string_view) {}, &result));
   return result;
+}
+
+absl::StatusOr<GenerationResult> RunPrompt(v1::RouterService::Stub& router,
+                                           const std::vector<uint32_t>& prompt, uint32_t max_tokens,
+                                           v1::CacheUse cache, Interrupt& interrupt) {
+  return RunRequest(router, PromptRequest(prompt, max_tokens, cache), interrupt);
+}
+
+absl::StatusOr<v1::DescribeResponse> DescribeShard(const std::string& address) {
+  auto stub = v1::ShardService::NewStub(rpc::MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::DescribeResponse response;
+  const grpc::Status status = stub->Describe(&context, {}, &response);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
 }
 
 double Median(std::vector<double> values) {
@@ -164,14 +204,8 @@ int PrintFigures(const Json& figures, Context& context) {
   all["commit"] = Commit();
   if (context.json) {
     PrintJson(all);
-    return kDone;
-  }
-  for (const auto& [key, value] : all.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>()
-                             : value.is_number_float()
-                                 ? absl::StrFormat("%.4g", value.get<double>())
-                                 : value.dump();
-    std::printf("%-28s %s\n", key.c_str(), text.c_str());
+  } else {
+    PrintLines("", all);
   }
   return kDone;
 }
@@ -187,6 +221,8 @@ void AddBench(CLI::App& app, Action* chosen) {
   AddBenchPrefill(*bench, chosen);
   AddBenchConcurrent(*bench, chosen);
   AddBenchLookup(*bench, chosen);
+  AddBenchPump(*bench, chosen);
+  AddBenchWarm(*bench, chosen);
 }
 
 }  // namespace kvmesh::cli

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "kvmesh/v1/shard.grpc.pb.h"
 #include "tools/kvmesh/command.h"
 #include "tools/kvmesh/generation.h"
 #include "tools/kvmesh/local_mesh.h"
@@ -22,6 +23,7 @@ struct BenchTarget {
   std::string model;
   int shards = 2;
   int threads = 0;
+  std::vector<std::string> tiers;  // of the benchmark's own mesh; none: no checkpoints
 };
 
 // --router or --model (one of them), --shards and --threads for the latter.
@@ -59,13 +61,24 @@ class BenchMesh {
   std::unique_ptr<v1::RouterService::Stub> router_;
 };
 
-// `count` ids of ordinary text.
-absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router, uint32_t count);
+// `count` ids of ordinary text behind `beginning`.
+absl::StatusOr<std::vector<uint32_t>> PromptIds(v1::RouterService::Stub& router, uint32_t count,
+                                                const std::string& beginning = "");
 
-// Greedy, past any end of sequence, exactly `max_tokens` long.
+// A greedy generation past any end of sequence, of exactly `max_tokens`.
+v1::GenerateRequest PromptRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens,
+                                  v1::CacheUse cache);
+// The statuses of RunGenerate.
+absl::StatusOr<GenerationResult> RunRequest(v1::RouterService::Stub& router,
+                                            const v1::GenerateRequest& request,
+                                            Interrupt& interrupt);
+// Both: greedy, past any end of sequence, exactly `max_tokens` long.
 absl::StatusOr<GenerationResult> RunPrompt(v1::RouterService::Stub& router,
                                            const std::vector<uint32_t>& prompt, uint32_t max_tokens,
                                            v1::CacheUse cache, Interrupt& interrupt);
+
+// What a shard says of itself.
+absl::StatusOr<v1::DescribeResponse> DescribeShard(const std::string& address);
 
 // 0 for none.
 double Median(std::vector<double> values);
@@ -79,5 +92,7 @@ void AddBenchDecode(CLI::App& bench, Action* chosen);
 void AddBenchPrefill(CLI::App& bench, Action* chosen);
 void AddBenchConcurrent(CLI::App& bench, Action* chosen);
 void AddBenchLookup(CLI::App& bench, Action* chosen);
+void AddBenchPump(CLI::App& bench, Action* chosen);
+void AddBenchWarm(CLI::App& bench, Action* chosen);
 
 }  // namespace kvmesh::cli

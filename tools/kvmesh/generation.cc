@@ -1,8 +1,11 @@
 #include "tools/kvmesh/generation.h"
 
 #include <chrono>
+#include <map>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/hex.h"
 #include "common/rpc/status_bridge.h"
 
@@ -33,6 +36,21 @@ absl::Status Run(Start start, absl::Duration timeout, Interrupt& interrupt, cons
   if (!status.ok()) return rpc::FromGrpc(status);
   if (!complete) return absl::InternalError("the router ended the answer without its last message");
   return absl::OkStatus();
+}
+
+// "PARTIAL: 1536 restored from disk", "COLD: no_row": what was restored, or why nothing.
+std::string Reuse(const v1::Usage& usage) {
+  std::vector<std::string> details;
+  if (!usage.cause().empty()) details.push_back(usage.cause());
+  const std::map<std::string, uint32_t> tiers(usage.cached_by_tier().begin(),
+                                              usage.cached_by_tier().end());
+  for (const auto& [tier, tokens] : tiers) {
+    details.push_back(absl::StrFormat("%d restored from %s", tokens, tier));
+  }
+  if (usage.drifted_tokens() > 0) {
+    details.push_back(absl::StrFormat("%d drifted", usage.drifted_tokens()));
+  }
+  return absl::StrCat(usage.outcome(), details.empty() ? "" : ": ", absl::StrJoin(details, ", "));
 }
 
 }  // namespace
@@ -96,10 +114,10 @@ Json ToJson(const GenerationResult& result) {
 std::string Summary(const GenerationResult& result) {
   const v1::Finished& finished = result.finished;
   return absl::StrFormat(
-      "[%d prompt tokens, %d tokens, first after %.0f ms, %.1f tokens/s, ended by %s]",
-      finished.usage().prompt_tokens(), finished.usage().completion_tokens(),
-      finished.timings().ttft_ms(), finished.timings().tokens_per_second(),
-      FinishName(finished.reason()));
+      "[%d prompt tokens, %s; %d tokens, first after %.0f ms, %.1f tokens/s, ended by %s]",
+      finished.usage().prompt_tokens(), Reuse(finished.usage()),
+      finished.usage().completion_tokens(), finished.timings().ttft_ms(),
+      finished.timings().tokens_per_second(), FinishName(finished.reason()));
 }
 
 }  // namespace kvmesh::cli

@@ -40,7 +40,8 @@ std::string FinishName(v1::FinishReason reason);
 // The object that `generate --json` prints (DESIGN §15).
 Json ToJson(const GenerationResult& result);
 
-// One line for people: tokens, time to first token, tokens per second.
+// One line for people: tokens, what was restored or why nothing, time to first token, tokens per
+// second.
 std::string Summary(const GenerationResult& result);
 
 }  // namespace kvmesh::cli

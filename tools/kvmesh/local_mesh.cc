@@ -144,6 +144,7 @@ absl::Status LocalMesh::StartProcesses(Interrupt& interrupt) {
   KVMESH_ASSIGN_OR_RETURN(file_.router, NextAddress());
   std::vector<std::string> arguments = {"--model", options_.model, "--shards", shards};
   if (!meta.empty()) arguments.insert(arguments.end(), {"--meta", meta});
+  arguments.insert(arguments.end(), options_.router_flags.begin(), options_.router_flags.end());
   KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
                                       std::move(arguments)));
   // Likewise: a first call that is refused would be repeated only seconds later.
@@ -211,6 +212,7 @@ absl::Status LocalMesh::StartShards(const std::string& meta_address, std::string
     if (!meta_address.empty()) {
       arguments.insert(arguments.end(), {"--meta", meta_address, "--stores", StoreAddresses()});
     }
+    arguments.insert(arguments.end(), options_.shard_flags.begin(), options_.shard_flags.end());
     KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-shard", shard, std::move(arguments)));
     ++shards_;
   }

@@ -20,10 +20,12 @@ struct MeshOptions {
   std::string model;     // a directory or a .gguf file
   std::string data_dir;  // logs, mesh.json, the slabs of the disk tier
   int shards = 2;
-  int replicas = 1;                      // of each stage
-  int threads = 0;                       // of each shard; 0: the shard's own choice
-  std::vector<std::string> tiers;        // none: no checkpoints
-  std::vector<std::string> tier_policy;  // REASON=TIER[,TIER...], as of kvmesh-meta
+  int replicas = 1;                       // of each stage
+  int threads = 0;                        // of each shard; 0: the shard's own choice
+  std::vector<std::string> tiers;         // none: no checkpoints
+  std::vector<std::string> tier_policy;   // REASON=TIER[,TIER...], as of kvmesh-meta
+  std::vector<std::string> router_flags;  // further ones, as kvmesh-router takes them
+  std::vector<std::string> shard_flags;   // likewise, of every shard
   bool detached = false;
   absl::Duration start_timeout = absl::Minutes(5);
 };

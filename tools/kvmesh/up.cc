@@ -136,6 +136,12 @@ void AddUp(CLI::App& app, Action* chosen) {
                  "REASON=TIER[,TIER...]: where saves of this reason go, the first tier with room; "
                  "reasons are cold, continued, finish, evict, shutdown; may be repeated")
       ->allow_extra_args(false);
+  up->add_option("--router-flag", options->router_flags,
+                 "A further flag of the router, --router-flag=--min-tokens=256; may be repeated")
+      ->allow_extra_args(false);
+  up->add_option("--shard-flag", options->shard_flags,
+                 "A further flag of every shard; may be repeated")
+      ->allow_extra_args(false);
   auto no_checkpoints = std::make_shared<bool>(false);
   up->add_flag("--no-checkpoints", *no_checkpoints, "Neither save nor restore state")
       ->excludes(tiers);

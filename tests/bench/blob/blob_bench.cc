@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "tests/bench/blob/bench_parts.h"
-#include "tests/bench/blob/pump.h"
+#include "tools/kvmesh/pump.h"
 
 namespace kvmesh::bench {
 namespace {
@@ -56,8 +56,8 @@ int Main(int argc, char** argv) {
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
   if (!flags.serve_pump.empty()) {
-    ServePump(flags.serve_pump);
-    return 0;
+    Must(ServePump(flags.serve_pump));
+    return 1;
   }
   if (!flags.count_copies.empty()) {
     CountClientCopies(flags.count_copies, flags.slab_mib * kMiB, flags.result);

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/bench/blob/bench_parts.h"
-#include "tests/bench/blob/pump.h"
+#include "tools/kvmesh/pump.h"
 
 namespace kvmesh::bench {
 namespace {
@@ -80,11 +80,11 @@ void BenchThroughput(const std::string& tier, int rounds, const ServerProcess& p
   MediumCost medium;
   for (int round = 0; round <= rounds; ++round) {
     if (round == 1) to = from = put = get = {};  // the first only warms up
-    Measure(pump, &to, [&] { PumpTo(pump_channel, chunk, slab.size()); });
+    Measure(pump, &to, [&] { Must(PumpTo(pump_channel, chunk, slab.size())); });
     // First, so that pages that the machine must fetch from its host are not counted against puts.
     if (tier != "ram") WriteFile(folder.path() + "/plain", slab, &medium);
     Measure(*blob, &put, [&] { Put(blob_channel, slab); });
-    Measure(pump, &from, [&] { PumpFrom(pump_channel, slab.size()); });
+    Measure(pump, &from, [&] { Must(PumpFrom(pump_channel, slab.size())); });
     Measure(*blob, &get, [&] { Get(blob_channel, slab); });
     Delete(blob_channel, slab);
   }

@@ -228,6 +228,7 @@ Answer Generate(v1::RouterService::Stub& router, const v1::GenerateRequest& requ
     if (!response.has_delta()) continue;
     for (const uint32_t id : response.delta().token_ids()) answer.ids.push_back(id);
     answer.text += response.delta().text();
+    for (const v1::Logprobs& one : response.delta().logprobs()) answer.logprobs.push_back(one);
     on_token(answer.ids.size());
   }
   answer.status = rpc::FromGrpc(stream->Finish());

@@ -113,6 +113,7 @@ struct Answer {
   absl::Status status;
   std::vector<uint32_t> ids;
   std::string text;
+  std::vector<v1::Logprobs> logprobs;  // one per id, where asked for
   v1::Finished finished;
 };
 

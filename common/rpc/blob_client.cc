@@ -81,8 +81,9 @@ SlabBytes SlabBytes::Of(std::string slab) {
 
 absl::StatusOr<v1::PutResponse> PutSlab(const std::shared_ptr<grpc::Channel>& channel,
                                         const v1::PutHeader& header, const SlabBytes& slab,
-                                        absl::Duration timeout, CallGroup* group) {
-  RawCall call(channel, kPut, timeout, group);
+                                        absl::Duration timeout, CallGroup* group,
+                                        const Trace& trace) {
+  RawCall call(channel, kPut, timeout, group, trace);
   v1::PutRequest first;
   *first.mutable_header() = header;
   if (call.Write(SerializeMessage(first)) && WriteParts(call, slab)) call.WritesDone();
@@ -98,8 +99,8 @@ absl::StatusOr<v1::GetHeader> GetSlab(
     const std::shared_ptr<grpc::Channel>& channel, const v1::GetRequest& request,
     absl::Duration timeout,
     absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_bytes,
-    CallGroup* group) {
-  RawCall call(channel, kGet, timeout, group);
+    CallGroup* group, const Trace& trace) {
+  RawCall call(channel, kGet, timeout, group, trace);
   v1::GetHeader header;
   bool ended = false;
   if (call.Write(SerializeMessage(request))) call.WritesDone();

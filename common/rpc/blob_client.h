@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/trace.h"
 #include "common/rpc/call_group.h"
 #include "kvmesh/v1/blob.pb.h"
 
@@ -29,11 +30,12 @@ struct SlabBytes {
   static SlabBytes Of(std::string slab);
 };
 
-// `slab` has header.size_bytes bytes. The store's errors; DeadlineExceeded after `timeout`;
-// Cancelled with its `group`, which may be null.
+// `slab` has header.size_bytes bytes; `trace` is what the call is a part of. The store's errors;
+// DeadlineExceeded after `timeout`; Cancelled with its `group`, which may be null.
 absl::StatusOr<v1::PutResponse> PutSlab(const std::shared_ptr<grpc::Channel>& channel,
                                         const v1::PutHeader& header, const SlabBytes& slab,
-                                        absl::Duration timeout, CallGroup* group = nullptr);
+                                        absl::Duration timeout, CallGroup* group = nullptr,
+                                        const Trace& trace = {});
 
 // Calls `on_bytes` with the bytes of the header's ranges, in order, in views of any size that end
 // with the call to it; its error ends the call and is the result. The store's errors; DataLoss: the
@@ -43,6 +45,6 @@ absl::StatusOr<v1::GetHeader> GetSlab(
     const std::shared_ptr<grpc::Channel>& channel, const v1::GetRequest& request,
     absl::Duration timeout,
     absl::FunctionRef<absl::Status(const v1::GetHeader&, absl::string_view)> on_bytes,
-    CallGroup* group = nullptr);
+    CallGroup* group = nullptr, const Trace& trace = {});
 
 }  // namespace kvmesh::rpc

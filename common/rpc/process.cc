@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/version.h"
+#include "common/rpc/tls_identity.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -41,6 +42,30 @@ std::string HostOf(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
+// --tls-dir and --tls-allow-roles. Errors of TlsIdentity::Load and ParseRoles, with the flag.
+absl::Status LoadTls(ServiceFlags& flags) {
+  TlsOptions options{
+      .folder = flags.tls_folder, .own = {flags.role}, .callers = DefaultCallers(flags.role)};
+  if (!flags.tls_allow_roles.empty()) {
+    const absl::StatusOr<Roles> roles = ParseRoles(flags.tls_allow_roles);
+    if (!roles.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tls-allow-roles: ", roles.status().message()));
+    }
+    options.callers = *roles;
+  }
+  if (flags.tls_folder.empty()) {
+    if (flags.tls_allow_roles.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--tls-allow-roles says nothing without --tls-dir");
+  }
+  absl::StatusOr<std::shared_ptr<TlsIdentity>> tls = TlsIdentity::Load(options);
+  if (!tls.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--tls-dir: ", tls.status().message()));
+  }
+  flags.tls = *std::move(tls);
+  return absl::OkStatus();
+}
+
 std::string WithPort(const std::string& listen, int port) {
   return absl::StrCat(HostOf(listen), ":", port);
 }
@@ -52,16 +77,29 @@ void AddServiceFlags(CLI::App& app, ServiceFlags& flags) {
   app.add_option("--listen", flags.listen,
                  "Address to serve gRPC on, host:port; port 0 takes any free one")
       ->capture_default_str();
-  app.add_option("--health-port,--health_port", flags.health_port,
-                 "Plaintext port with health only, for probes, on the host of --listen; 0 takes "
-                 "any, -1 none")
-      ->capture_default_str()
-      ->check(CLI::Range(-1, 65535));
+  CLI::Option* health_port =
+      app.add_option(
+             "--health-port,--health_port", flags.health_port,
+             "Plaintext port with health only, for probes, on the host of --listen; 0 takes "
+             "any, -1 none")
+          ->capture_default_str()
+          ->check(CLI::Range(-1, 65535));
   app.add_option(
          "--metrics-port,--metrics_port", flags.metrics_port,
          "HTTP port of /metrics for Prometheus, on the host of --listen; 0 takes any, -1 none")
       ->capture_default_str()
       ->check(CLI::Range(-1, 65535));
+  app.add_option(
+         "--health-address", flags.health_listen,
+         "Plaintext HOST:PORT with health only, in place of --health-port; port 0 takes any")
+      ->excludes(health_port);
+  app.add_option("--tls-dir", flags.tls_folder,
+                 "Folder with tls.crt, tls.key and ca.crt: mutual TLS 1.3 with every peer. Read "
+                 "again when a file changes. The certificate must name this service's role");
+  app.add_option("--tls-allow-roles", flags.tls_allow_roles,
+                 "Roles of certificates that may call this service, separated by commas; "
+                 "\"anonymous\" stands for callers without one")
+      ->default_str(DefaultCallers(flags.role).ToString());
   app.add_flag("--allow-plaintext", flags.allow_plaintext,
                "Serve without TLS on an address that other machines reach");
   app.add_option(
@@ -90,8 +128,15 @@ std::optional<int> ParseFlags(CLI::App& app, int argc, char** argv, ServiceFlags
       std::fprintf(stderr, "--listen: \"%s\" is not host:port\n", flags->listen.c_str());
       return kExitUsage;
     }
-    if (absl::Status plaintext = CheckPlaintext(*flags); !plaintext.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(plaintext.message()).c_str());
+    absl::Status secured = LoadTls(*flags);
+    secured.Update(CheckPlaintext(*flags));
+    if (!secured.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(secured.message()).c_str());
+      return kExitUsage;
+    }
+    if (!flags->health_listen.empty() && flags->health_listen.rfind(':') == std::string::npos) {
+      std::fprintf(stderr, "--health-address: \"%s\" is not host:port\n",
+                   flags->health_listen.c_str());
       return kExitUsage;
     }
     if (flags->health_port >= 0) flags->health_listen = WithPort(flags->listen, flags->health_port);
@@ -127,25 +172,28 @@ int WaitForTermination() {
 }
 
 absl::Status CheckPlaintext(const ServiceFlags& flags) {
-  if (flags.allow_plaintext || IsLoopback(flags.listen)) return absl::OkStatus();
+  if (flags.tls != nullptr || flags.allow_plaintext || IsLoopback(flags.listen))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--listen: ", flags.listen,
-                   " is reachable from other machines and nothing is encrypted; add "
+                   " is reachable from other machines and nothing is encrypted; give --tls-dir, or "
                    "--allow-plaintext to serve all the same"));
 }
 
 ServerOptions ServerOptionsFrom(const ServiceFlags& flags) {
   return ServerOptions{.listen = flags.listen,
                        .health_listen = flags.health_listen,
-                       .metrics_listen = flags.metrics_listen};
+                       .metrics_listen = flags.metrics_listen,
+                       .tls = flags.tls};
 }
 
-absl::Status WriteReadyFile(const std::string& path, const std::string& listen,
-                            const RpcServer& server) {
+absl::Status WriteReadyFile(const ServiceFlags& flags, const RpcServer& server) {
+  const std::string& path = flags.ready_file;
   if (path.empty()) return absl::OkStatus();
-  nlohmann::json json = {{"pid", getpid()}, {"address", WithPort(listen, server.port())}};
-  if (server.health_port() > 0) json["health"] = WithPort(listen, server.health_port());
-  if (server.metrics_port() > 0) json["metrics"] = WithPort(listen, server.metrics_port());
+  nlohmann::json json = {{"pid", getpid()}, {"address", WithPort(flags.listen, server.port())}};
+  if (server.health_port() > 0)
+    json["health"] = WithPort(flags.health_listen, server.health_port());
+  if (server.metrics_port() > 0) json["metrics"] = WithPort(flags.listen, server.metrics_port());
   const std::string temp = absl::StrCat(path, ".", getpid(), ".tmp");
   {
     std::ofstream out(temp, std::ios::trunc);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/rpc/role.h"
 #include "common/rpc/server.h"
 
 namespace kvmesh::rpc {
@@ -24,12 +25,16 @@ enum ExitCode {
 // Flags that every service has.
 struct ServiceFlags {
   std::string listen = "127.0.0.1:0";
-  std::string health_listen;   // from --health_port and the host of --listen
+  std::string health_listen;   // of --health-address, or --health-port and the host of --listen
   std::string metrics_listen;  // from --metrics_port
   int health_port = -1;        // -1: none; 0: any
   int metrics_port = -1;
-  bool allow_plaintext = false;  // off loopback
-  std::string ready_file;        // written once the service serves
+  bool allow_plaintext = false;      // off loopback
+  Role role = Role::kOperator;       // of this process, set by its main before the flags are added
+  std::string tls_folder;            // empty: plaintext
+  std::string tls_allow_roles;       // empty: DefaultCallers(role)
+  std::shared_ptr<TlsIdentity> tls;  // of the two; null: plaintext
+  std::string ready_file;            // written once the service serves
   int drain_seconds = 30;
   int log_level = 0;  // glog severity
 };
@@ -48,15 +53,14 @@ void InitProcess(const char* program, int log_level);
 // Waits for SIGTERM or SIGINT and returns its number. A second one later ends the process at once.
 int WaitForTermination();
 
-// InvalidArgument: `address` is no loopback address and plaintext was not allowed explicitly.
+// InvalidArgument: --listen is no loopback address and plaintext was not allowed explicitly.
 absl::Status CheckPlaintext(const ServiceFlags& flags);
 
 // The server's addresses from the flags.
 ServerOptions ServerOptionsFrom(const ServiceFlags& flags);
 
-// {"pid", "address", "health", "metrics"} as JSON, published atomically at `path`; nothing when it
-// is empty.
-absl::Status WriteReadyFile(const std::string& path, const std::string& listen,
-                            const RpcServer& server);
+// {"pid", "address", "health", "metrics"} as JSON, published atomically at flags.ready_file;
+// nothing when that is empty.
+absl::Status WriteReadyFile(const ServiceFlags& flags, const RpcServer& server);
 
 }  // namespace kvmesh::rpc

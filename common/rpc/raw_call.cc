@@ -2,13 +2,15 @@
 
 #include <chrono>
 
+#include "common/rpc/span.h"
 #include "common/rpc/status_bridge.h"
 
 namespace kvmesh::rpc {
 
 RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 absl::Duration timeout, CallGroup* group)
+                 absl::Duration timeout, CallGroup* group, const Trace& trace)
     : member_(group, context_) {
+  AddTrace(context_, trace);
   context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   call_ = grpc::GenericStub(channel).PrepareCall(&context_, method, &queue_);
   call_->StartCall(this);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/trace.h"
 #include "common/rpc/call_group.h"
 
 namespace kvmesh::rpc {
@@ -21,7 +22,7 @@ class RawCall {
  public:
   // `method`: "/package.Service/Method". `group`, which may be null, outlives it.
   RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-          absl::Duration timeout, CallGroup* group = nullptr);
+          absl::Duration timeout, CallGroup* group = nullptr, const Trace& trace = {});
   ~RawCall();
   RawCall(const RawCall&) = delete;
   RawCall& operator=(const RawCall&) = delete;

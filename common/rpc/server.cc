@@ -5,12 +5,16 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/health.h"
+#include "common/rpc/tls_identity.h"
+#include "common/rpc/tracing.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -45,6 +49,7 @@ absl::Status CheckPort(const std::string& address) {
 }
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
+                                                     std::shared_ptr<grpc::ServerCredentials> creds,
                                                      absl::Duration connection_age,
                                                      const std::vector<grpc::Service*>& services,
                                                      int* port) {
@@ -55,8 +60,11 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                static_cast<int>(absl::ToInt64Milliseconds(connection_age)));
   }
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
+  builder.AddListeningPort(address, std::move(creds), port);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> tracers;
+  tracers.push_back(MakeCallTracer());
+  builder.experimental().SetInterceptorCreators(std::move(tracers));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || *port < 0 || (*port == 0 && !absl::StartsWith(address, "unix:"))) {
     return absl::UnavailableError(absl::StrCat(
@@ -75,7 +83,7 @@ RpcServer::~RpcServer() {
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const ServerOptions& options, const std::vector<NamedService>& services,
-    const metrics::Metrics& metrics) {
+    metrics::Metrics& metrics) {
   grpc::EnableDefaultHealthCheckService(false);
   // Process-wide and effective from the next builder on; a second call would register the plugin
   // twice.
@@ -93,12 +101,16 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     names.push_back(named.name);
   }
   result->health_->SetNames(std::move(names));
-  auto server = Listen(options.listen, options.connection_age, all, &result->port_);
+  if (options.tls != nullptr) options.tls->CountIn(metrics);
+  auto server =
+      Listen(options.listen,
+             options.tls == nullptr ? grpc::InsecureServerCredentials() : options.tls->ForServer(),
+             options.connection_age, all, &result->port_);
   if (!server.ok()) return server.status();
   result->server_ = std::move(*server);
   if (!options.health_listen.empty()) {
-    auto health = Listen(options.health_listen, absl::InfiniteDuration(), {result->health_.get()},
-                         &result->health_port_);
+    auto health = Listen(options.health_listen, grpc::InsecureServerCredentials(),
+                         absl::InfiniteDuration(), {result->health_.get()}, &result->health_port_);
     if (!health.ok()) return health.status();
     result->health_server_ = std::move(*health);
   }

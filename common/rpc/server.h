@@ -17,6 +17,7 @@
 namespace kvmesh::rpc {
 
 class HealthService;
+class TlsIdentity;
 
 struct ServerOptions {
   std::string listen;          // host:port; port 0: any free one
@@ -25,6 +26,9 @@ struct ServerOptions {
   // A connection older than that is closed softly: its calls go on, new ones open another, which
   // may reach another process behind the same name. Infinite: never.
   absl::Duration connection_age = absl::InfiniteDuration();
+  // Shared with gRPC, and with the channels of the same process. Null: plaintext. Health for probes
+  // and metrics are plaintext either way.
+  std::shared_ptr<TlsIdentity> tls;
 };
 
 // A service and its full proto name, under which health knows it.
@@ -38,7 +42,7 @@ class RpcServer {
   // Services must outlive the server. Unavailable: an address cannot be bound (it is named).
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           const std::vector<NamedService>& services,
-                                                          const metrics::Metrics& metrics);
+                                                          metrics::Metrics& metrics);
   ~RpcServer();
 
   // What health answers, for the whole process and for every service by name. False at the start.

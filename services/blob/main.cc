@@ -21,6 +21,7 @@ struct Flags {
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
+  flags.service.role = rpc::Role::kBlob;
   rpc::AddServiceFlags(app, flags.service);
   app.add_option("--tier", flags.blob.service.tier,
                  "Medium: ram (this process's memory), ram_file (files in shared memory), disk")
@@ -112,8 +113,7 @@ int Main(int argc, char** argv) {
   auto blob = BlobServer::Start(flags.blob, *files, clock);
   if (!blob.ok()) return Fail(blob.status());
   malloc_trim(0);  // what looking through all slabs took
-  if (const absl::Status ready =
-          rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*blob)->server());
+  if (const absl::Status ready = rpc::WriteReadyFile(flags.service, (*blob)->server());
       !ready.ok()) {
     return Fail(ready);
   }

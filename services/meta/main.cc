@@ -32,6 +32,7 @@ void AddSeconds(CLI::App& app, const std::string& name, double& seconds, const s
 
 void AddFlags(CLI::App& app, Flags& flags) {
   ArbiterLimits& limits = flags.meta.loop.arbiter.limits;
+  flags.service.role = rpc::Role::kMeta;
   rpc::AddServiceFlags(app, flags.service);
   app.add_option("--tier-policy", flags.tier_policy,
                  "REASON=TIER[,TIER...]: where saves of this reason go, the first tier with room; "
@@ -124,8 +125,7 @@ int Main(int argc, char** argv) {
   const MonotonicClock clock;
   auto meta = MetaServer::Start(flags.meta, clock);
   if (!meta.ok()) return Fail(meta.status(), rpc::kExitUnavailable);
-  if (const absl::Status ready =
-          rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*meta)->server());
+  if (const absl::Status ready = rpc::WriteReadyFile(flags.service, (*meta)->server());
       !ready.ok()) {
     return Fail(ready, rpc::kExitFailed);
   }

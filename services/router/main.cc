@@ -25,6 +25,8 @@ struct Flags {
   int resolve_ms = 2000;
   int heartbeat_ms = 2000;
   int step_watchdog_ms = 5000;
+  std::string clients_file;
+  double trace_sample_ratio = 0;
   std::string meta;
   CheckpointGates gates;
   int lookup_timeout_ms = 500;
@@ -76,6 +78,15 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Shards to use: host:port, separated by commas; a name may stand for several "
                  "addresses and is looked up again and again")
       ->required();
+  app.add_option("--clients-file", flags.clients_file,
+                 "File of tenants, the hashes of their tokens and their limits (docs/security.md); "
+                 "read again when it changes. Without one, whoever reaches this router may use it")
+      ->check(CLI::ExistingFile);
+  app.add_option("--trace-sample-ratio", flags.trace_sample_ratio,
+                 "Share of calls without a traceparent whose spans are logged (docs/tracing.md); "
+                 "calls with one say so themselves")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--generations-max", flags.generations_max,
                  "Generations that run at the same time; more are queued")
       ->capture_default_str()
@@ -141,6 +152,8 @@ absl::StatusOr<RouterOptions> OptionsFrom(const Flags& flags) {
   options.registry.generations_max = flags.generations_max;
   options.registry.queue_max = flags.queue_max;
   options.registry.limits.step_watchdog_min = absl::Milliseconds(flags.step_watchdog_ms);
+  options.clients_file = flags.clients_file;
+  options.trace_sample_ratio = flags.trace_sample_ratio;
   options.generation_time_max = absl::Seconds(flags.generation_seconds_max);
   if (flags.connection_age_seconds > 0) {
     options.server.connection_age = absl::Seconds(flags.connection_age_seconds);
@@ -162,6 +175,7 @@ int Main(int argc, char** argv) {
       "kvmesh-router"};
   AddFlags(app, flags);
   AddCheckpointFlags(app, flags);
+  flags.service.role = rpc::Role::kRouter;
   rpc::AddServiceFlags(app, flags.service);
   if (const std::optional<int> code = rpc::ParseFlags(app, argc, argv, &flags.service)) {
     return *code;
@@ -176,8 +190,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<RouterServer>> router =
       RouterServer::Start(*options, *std::move(model), clock);
   if (!router.ok()) return Fail(router.status(), rpc::kExitFailed);
-  const absl::Status ready =
-      rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*router)->server());
+  const absl::Status ready = rpc::WriteReadyFile(flags.service, (*router)->server());
   if (!ready.ok()) return Fail(ready, rpc::kExitFailed);
   LOG(INFO) << "listening on port " << (*router)->port();
 

@@ -213,6 +213,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Executes layers of a language model and keeps the sessions' cache of those layers",
                "kvmesh-shard");
   AddFlags(app, flags);
+  flags.service.role = rpc::Role::kShard;
   rpc::AddServiceFlags(app, flags.service);
   if (const auto code = rpc::ParseFlags(app, argc, argv, &flags.service); code.has_value()) {
     return *code;
@@ -223,8 +224,7 @@ int Main(int argc, char** argv) {
   if (!model.ok()) return Fail(model.status());
   auto shard = StartServer(flags, **model, clock);
   if (!shard.ok()) return Fail(shard.status());
-  const absl::Status ready =
-      rpc::WriteReadyFile(flags.service.ready_file, flags.service.listen, (*shard)->server());
+  const absl::Status ready = rpc::WriteReadyFile(flags.service, (*shard)->server());
   if (!ready.ok()) return Fail(ready);
   LOG(INFO) << "serving on port " << (*shard)->port() << " as instance "
             << (*shard)->instance().ToHex();

@@ -15,9 +15,9 @@
 #include "absl/strings/strip.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/flags.h"
 #include "common/rpc/status_bridge.h"
+#include "tools/kvmesh/dial.h"
 
 namespace kvmesh::cli {
 namespace {
@@ -130,7 +130,7 @@ absl::StatusOr<BenchMesh> BenchMesh::Open(const BenchTarget& target, Interrupt& 
                                       interrupt));
     address = mesh.local_->router();
   }
-  mesh.router_ = v1::RouterService::NewStub(rpc::MakeChannel(address));
+  mesh.router_ = v1::RouterService::NewStub(Dial(address, rpc::Role::kRouter));
   return mesh;
 }
 
@@ -181,7 +181,7 @@ absl::StatusOr<GenerationResult> RunPrompt(v1::RouterService::Stub& router,
 }
 
 absl::StatusOr<v1::DescribeResponse> DescribeShard(const std::string& address) {
-  auto stub = v1::ShardService::NewStub(rpc::MakeChannel(address));
+  auto stub = v1::ShardService::NewStub(Dial(address, rpc::Role::kShard));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::DescribeResponse response;

@@ -29,6 +29,7 @@ void AddModel(CLI::App& app, Action* chosen);
 void AddSlab(CLI::App& app, Action* chosen);
 void AddCheckpoints(CLI::App& app, Action* chosen);
 void AddReservations(CLI::App& app, Action* chosen);
+void AddClientKey(CLI::App& app, Action* chosen);
 void AddExplain(CLI::App& app, Action* chosen);
 void AddBench(CLI::App& app, Action* chosen);
 

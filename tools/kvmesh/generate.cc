@@ -11,8 +11,8 @@
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
-#include "common/rpc/channel.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/generation.h"
 #include "tools/kvmesh/generation_flags.h"
 
@@ -106,7 +106,7 @@ absl::StatusOr<v1::TokenIds> ParseIds(const std::string& text, const std::string
 absl::Status RunWith(const GenerateFlags& flags, Context& context, const TextSink& sink,
                      GenerationResult* result) {
   KVMESH_RETURN_IF_ERROR(CheckStops(flags.common));
-  auto router = v1::RouterService::NewStub(rpc::MakeChannel(flags.common.router));
+  auto router = v1::RouterService::NewStub(Dial(flags.common.router, rpc::Role::kRouter));
   const absl::Duration timeout = absl::Seconds(flags.common.timeout_seconds);
   if (!flags.chat_file.empty()) {
     v1::ChatRequest request;
@@ -162,7 +162,7 @@ int Chat(Context& context, const GenerationFlags& flags, const std::string& syst
   absl::Status text = CheckStops(flags);
   text.Update(CheckUtf8("--system", system));
   if (!text.ok()) return Report(text, false, false);
-  auto router = v1::RouterService::NewStub(rpc::MakeChannel(flags.router));
+  auto router = v1::RouterService::NewStub(Dial(flags.router, rpc::Role::kRouter));
   v1::ChatRequest request;
   *request.mutable_options() = ToOptions(flags);
   const auto add = [&request](const std::string& role, const std::string& content) {

@@ -7,12 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/model.h"
-#include "common/rpc/channel.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/local_tiers.h"
 
 namespace kvmesh::cli {
@@ -96,7 +97,7 @@ absl::StatusOr<std::unique_ptr<LocalMesh>> LocalMesh::Start(const MeshOptions& o
   mesh->start_deadline_ = absl::Now() + options.start_timeout;
   absl::Status status = mesh->StartProcesses(interrupt);
   if (status.ok()) {
-    auto router = v1::RouterService::NewStub(rpc::MakeChannel(mesh->router()));
+    auto router = v1::RouterService::NewStub(Dial(mesh->router(), rpc::Role::kRouter));
     status = mesh->WaitFor(interrupt, [&router] { return NotReadyReason(*router); });
   }
   if (status.ok()) status = mesh->ReadReadyFiles();
@@ -144,6 +145,9 @@ absl::Status LocalMesh::StartProcesses(Interrupt& interrupt) {
   KVMESH_ASSIGN_OR_RETURN(file_.router, NextAddress());
   std::vector<std::string> arguments = {"--model", options_.model, "--shards", shards};
   if (!meta.empty()) arguments.insert(arguments.end(), {"--meta", meta});
+  if (!options_.clients_file.empty()) {
+    arguments.insert(arguments.end(), {"--clients-file", options_.clients_file});
+  }
   arguments.insert(arguments.end(), options_.router_flags.begin(), options_.router_flags.end());
   KVMESH_RETURN_IF_ERROR(StartProcess("kvmesh-router", {.name = "router", .address = file_.router},
                                       std::move(arguments)));
@@ -220,7 +224,7 @@ absl::Status LocalMesh::StartShards(const std::string& meta_address, std::string
 }
 
 absl::Status LocalMesh::WaitForInventories(const std::string& meta_address, Interrupt& interrupt) {
-  auto meta = v1::MetaService::NewStub(rpc::MakeChannel(meta_address));
+  auto meta = v1::MetaService::NewStub(Dial(meta_address, rpc::Role::kMeta));
   const size_t tiers = stores_ - 1;
   return WaitFor(interrupt, [&] { return MissingInventory(*meta, tiers); });
 }
@@ -249,6 +253,10 @@ absl::Status LocalMesh::StartProcess(const std::string& program, ServiceEntry en
                                       "--ready-file",
                                       ready};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  if (!options_.certificates.empty()) {
+    const absl::string_view role = absl::StripPrefix(program, "kvmesh-");
+    command.insert(command.end(), {"--tls-dir", absl::StrCat(options_.certificates, "/", role)});
+  }
   KVMESH_ASSIGN_OR_RETURN(
       Child child,
       Child::Start({.name = entry.name,
@@ -278,7 +286,7 @@ absl::Status LocalMesh::WaitFor(Interrupt& interrupt, const std::function<std::s
 
 // Fills in what only the processes know: the ports of /metrics, and the layers of each stage.
 absl::Status LocalMesh::ReadReadyFiles() {
-  auto router = v1::RouterService::NewStub(rpc::MakeChannel(file_.router));
+  auto router = v1::RouterService::NewStub(Dial(file_.router, rpc::Role::kRouter));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
   v1::GetStatusResponse status;

@@ -26,6 +26,8 @@ struct MeshOptions {
   std::vector<std::string> tier_policy;   // REASON=TIER[,TIER...], as of kvmesh-meta
   std::vector<std::string> router_flags;  // further ones, as kvmesh-router takes them
   std::vector<std::string> shard_flags;   // likewise, of every shard
+  std::string certificates;               // as of tools/dev-certs; empty: plaintext
+  std::string clients_file;               // of the router; empty: none
   bool detached = false;
   absl::Duration start_timeout = absl::Minutes(5);
 };

@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/flags.h"
 #include "common/rpc/status_bridge.h"
 #include "kvmesh/v1/router.grpc.pb.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/outcome.h"
 
 namespace kvmesh::cli {
@@ -24,7 +24,7 @@ Json LayersJson(const v1::LayerRange& layers) {
 }
 
 absl::Status GetStatus(const std::string& router, v1::GetStatusResponse* response) {
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(router));
+  auto stub = v1::RouterService::NewStub(Dial(router, rpc::Role::kRouter));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
   return rpc::FromGrpc(stub->GetStatus(&context, {}, response));
@@ -128,7 +128,7 @@ std::string StateName(v1::SessionState state) {
 
 // All sessions of one shard, page by page, appended to `sessions`.
 absl::Status ListShard(const std::string& address, Json* sessions) {
-  auto stub = v1::ShardService::NewStub(rpc::MakeChannel(address));
+  auto stub = v1::ShardService::NewStub(Dial(address, rpc::Role::kShard));
   v1::ListSessionsRequest request;
   for (int page = 0; page < kPagesMax; ++page) {
     grpc::ClientContext context;

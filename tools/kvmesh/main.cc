@@ -4,6 +4,7 @@
 
 #include "common/base/version.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/outcome.h"
 
 namespace kvmesh::cli {
@@ -17,6 +18,12 @@ int Main(int argc, char** argv) {
   CLI::App app("kvmesh: generates text with one language model spread over several machines");
   app.set_version_flag("--version", std::string(kVersion));
   app.add_flag("--json", context.json, "Print one JSON object on stdout, nothing else");
+  Credentials credentials;
+  app.add_option("--tls-dir", credentials.tls_folder,
+                 "Folder with tls.crt, tls.key and ca.crt, for services that demand TLS; the "
+                 "certificate is a client's or an operator's");
+  app.add_option("--token-file", credentials.token_file,
+                 "File with the token that routers know this client by");
   app.require_subcommand(1);
   app.fallthrough();
   AddUp(app, &chosen);
@@ -30,6 +37,7 @@ int Main(int argc, char** argv) {
   AddCheckpoints(app, &chosen);
   AddReservations(app, &chosen);
   AddExplain(app, &chosen);
+  AddClientKey(app, &chosen);
   AddBench(app, &chosen);
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 unavailable, 4 refused (limits), 130 "
@@ -38,6 +46,9 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kDone : kUsage;
+  }
+  if (const absl::Status used = UseCredentials(credentials); !used.ok()) {
+    return Report(used, context.json, false);
   }
   return chosen(context);
 }

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/hex.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/flags.h"
+#include "tools/kvmesh/dial.h"
 
 namespace kvmesh::cli {
 
@@ -19,7 +19,7 @@ void AddMetaFlag(CLI::App& command, std::string* meta) {
 }
 
 std::unique_ptr<v1::MetaService::Stub> MetaStub(const std::string& meta) {
-  return v1::MetaService::NewStub(rpc::MakeChannel(meta));
+  return v1::MetaService::NewStub(Dial(meta, rpc::Role::kMeta));
 }
 
 std::chrono::system_clock::time_point MetaDeadline() {

@@ -14,10 +14,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/blob_client.h"
-#include "common/rpc/channel.h"
 #include "common/slab/reader.h"
 #include "common/slab/stream_verifier.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/outcome.h"
 #include "tools/kvmesh/slab_commands.h"
 #include "tools/kvmesh/slab_describe.h"
@@ -107,7 +107,7 @@ absl::StatusOr<slab::SlabMeta> InspectStored(const std::string& store, const std
     if (verifier == nullptr) verifier = std::make_unique<slab::SlabStreamVerifier>(size);
     return verifier->Append(bytes);
   };
-  KVMESH_RETURN_IF_ERROR(rpc::GetSlab(rpc::MakeChannel(store), request,
+  KVMESH_RETURN_IF_ERROR(rpc::GetSlab(Dial(store, rpc::Role::kBlob), request,
                                       verify ? kWholeTimeout : kMetaTimeout, on_bytes)
                              .status());
   if (verify) {

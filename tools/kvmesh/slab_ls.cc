@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
 #include "kvmesh/v1/blob.grpc.pb.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/outcome.h"
 #include "tools/kvmesh/slab_commands.h"
 
@@ -41,7 +41,7 @@ Json ToJson(const std::string& store, const v1::SlabInfo& info) {
 }
 
 absl::Status ListStore(const std::string& store, Json* slabs) {
-  const auto stub = v1::BlobService::NewStub(rpc::MakeChannel(store));
+  const auto stub = v1::BlobService::NewStub(Dial(store, rpc::Role::kBlob));
   v1::ListRequest request;
   request.set_page_size(kPageSize);
   for (int page = 0; page < kPagesMax; ++page) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tools/kvmesh/command.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/local_mesh.h"
 #include "tools/kvmesh/outcome.h"
 
@@ -64,6 +65,14 @@ int Up(Context& context, MeshOptions options) {
   // Services are started with these paths; mesh.json is read by commands that run elsewhere.
   options.model = std::filesystem::absolute(options.model).string();
   options.data_dir = std::filesystem::absolute(options.data_dir).lexically_normal().string();
+  if (!options.certificates.empty()) {
+    options.certificates = std::filesystem::absolute(options.certificates).string();
+    const absl::Status used = UseCredentials({.tls_folder = options.certificates + "/operator"});
+    if (!used.ok()) return Report(used, context.json, false);
+  }
+  if (!options.clients_file.empty()) {
+    options.clients_file = std::filesystem::absolute(options.clients_file).string();
+  }
   Progress(absl::StrCat("starting ", options.shards * options.replicas, " shards and a router",
                         options.tiers.empty() ? "" : ", the arbiter and its tiers"));
   absl::StatusOr<std::unique_ptr<LocalMesh>> mesh = LocalMesh::Start(options, *context.interrupt);
@@ -149,6 +158,13 @@ void AddUp(CLI::App& app, Action* chosen) {
                  "Compute threads of each shard; 0: as many as there are processors")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
+  up->add_option("--certificates", options->certificates,
+                 "Folder with a folder of certificates for each role, as tools/dev-certs makes it: "
+                 "the services speak TLS")
+      ->check(CLI::ExistingDirectory);
+  up->add_option("--clients-file", options->clients_file,
+                 "Tenants and the hashes of their tokens, for the router")
+      ->check(CLI::ExistingFile);
   up->add_flag("--detach", options->detached, "Return once the mesh answers, and leave it running");
   up->add_option("--wait-seconds", *wait_seconds, "How long the mesh may take until it answers")
       ->capture_default_str()

@@ -20,6 +20,7 @@ KVMESH_RUNTIME_PACKAGES=(
 KVMESH_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev
   xz-utils                                       # large test data is kept compressed
+  openssl                                        # certificates for tests
   python3-protobuf python3-grpcio                # tools/api-docs; the example client in Python
   prometheus                                     # checks rules, and scrapes a mesh
   jq                                             # of docs/debugging.md, which runs as a test

@@ -92,6 +92,7 @@ absl::Status BlobServer::MakeLink(const BlobServerOptions& options, FileSystem& 
   KVMESH_ASSIGN_OR_RETURN(StoreIdentity identity,
                           StoreIdentity::Open(files, folder, RandomId<StoreId>()));
   MetaLinkOptions meta = options.meta;
+  meta.tls = options.server.tls;
   meta.facts.tier = options.service.tier;
   meta.facts.budget_bytes = options.store.budget_bytes;
   meta.facts.boot_id = RandomId<InstanceId>();

@@ -79,7 +79,8 @@ MetaLink::MetaLink(MetaLinkOptions options, ServiceContext& context, StoreIdenti
       context_(context),
       identity_(std::move(identity)),
       back_off_(options_.delay_first, options_.delay_longest),
-      stub_(v1::MetaService::NewStub(rpc::MakeChannel(options_.arbiter))),
+      stub_(v1::MetaService::NewStub(
+          rpc::MakeChannel(options_.arbiter, options_.tls, rpc::Role::kMeta))),
       attached_(context.metrics.metrics().Gauge("attached", "Whether the arbiter knows all slabs")),
       chores_(1, kChoresMax),
       news_(options_.news_max) {

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/rpc/channel.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 #include "services/blob/core/back_off.h"
 #include "services/blob/core/store_news.h"
@@ -23,8 +24,9 @@
 namespace kvmesh::blob {
 
 struct MetaLinkOptions {
-  std::string arbiter;  // its address, host:port; empty: the store has none
-  StoreFacts facts;     // without the address, which is known once the store listens
+  std::string arbiter;                    // its address, host:port; empty: the store has none
+  std::shared_ptr<rpc::TlsIdentity> tls;  // null: plaintext
+  StoreFacts facts;  // without the address, which is known once the store listens
   absl::Duration heartbeat = absl::Seconds(5);
   // A hello that is not answered, or a frame that is not taken, for so long ends the stream.
   absl::Duration silence_max = absl::Seconds(15);

@@ -135,7 +135,7 @@ void Generation::OpenNewStream(MonoTime now) {
       .sampling = spec_.sampling,
       .restore = restore_,
       .reserve_tokens = std::nullopt,
-      .tenant = spec_.tenant,
+      .tenant = spec_.tenant->name,
       .traceparent = spec_.traceparent,
   };
   restores_open_ = restore_.size();

@@ -32,6 +32,7 @@
 #include "services/router/core/generation_checkpoints.h"
 #include "services/router/core/prefix_digester.h"
 #include "services/router/core/route_planner.h"
+#include "services/router/core/tenants.h"
 
 namespace kvmesh::router {
 
@@ -61,7 +62,7 @@ struct GenerationSpec {
   MonoTime deadline = absl::InfiniteDuration();
   bool stateless = false;  // wanted by the client
   CheckpointUse checkpoints;
-  std::string tenant;
+  TenantPtr tenant = NoTenant();
   std::string traceparent;
   uint64_t jitter_seed = 0;
 };

@@ -86,8 +86,9 @@ void Generation::AskRoute(MonoTime now) {
   suspects_.erase(std::remove_if(suspects_.begin(), suspects_.end(),
                                  [now](const Suspect& suspect) { return suspect.until <= now; }),
                   suspects_.end());
-  RouteRequest request{
-      .pin = pin_, .stateless = spec_.stateless || stateless_for_good_, .tenant = spec_.tenant};
+  RouteRequest request{.pin = pin_,
+                       .stateless = spec_.stateless || stateless_for_good_,
+                       .tenant_salt = spec_.tenant->salt};
   for (const Suspect& suspect : suspects_) request.avoid.push_back(suspect.hop);
   Emit(NeedRoute{std::move(request)});
 }

@@ -184,10 +184,10 @@ Sha256Digest ComposeFingerprint(const Family& family, const ModelIdentity& own) 
 // All that changes the state besides weights and text; each field with its length before it, as in
 // a key (§5.1).
 Sha256Digest CtxParamsHash(const ModelIdentity& own, absl::string_view numerics_id,
-                           absl::string_view tenant) {
+                           absl::string_view tenant_salt) {
   Sha256 sha;
   for (const absl::string_view field :
-       {own.config_digest.bytes(), own.tokenizer_digest.bytes(), numerics_id, tenant}) {
+       {own.config_digest.bytes(), own.tokenizer_digest.bytes(), numerics_id, tenant_salt}) {
     sha.UpdateU64(field.size()).Update(field);
   }
   return sha.Digest();
@@ -219,9 +219,10 @@ RoutePlan ToPlan(const Candidate& candidate, const Family& family, const ModelId
     plan.checkpoints = plan.checkpoints && HasCheckpoints(*shard);
     plan.context_length = std::min(plan.context_length, shard->context_length);
   }
-  plan.cache_namespace = {.model_fp = ComposeFingerprint(family, own),
-                          .quant = candidate.hops[0]->quant,
-                          .ctx_params_hash = CtxParamsHash(own, plan.numerics_id, request.tenant)};
+  plan.cache_namespace = {
+      .model_fp = ComposeFingerprint(family, own),
+      .quant = candidate.hops[0]->quant,
+      .ctx_params_hash = CtxParamsHash(own, plan.numerics_id, request.tenant_salt)};
   return plan;
 }
 

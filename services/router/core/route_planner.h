@@ -84,7 +84,7 @@ struct RouteRequest {
   std::vector<HopKey> avoid;    // suspects: taken only when no route does without them
   std::optional<RoutePin> pin;  // none: any
   bool stateless = false;
-  std::string tenant;
+  std::string tenant_salt;  // of stored state; empty: none
 };
 
 // The router's own copy of the model (tokenizer, config) that every shard must have too.

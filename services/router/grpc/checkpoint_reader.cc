@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/forward/key_namespace.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/span.h"
 #include "common/rpc/status_bridge.h"
 #include "common/slab/format.h"
 #include "services/router/grpc/meta_codec.h"
@@ -54,9 +55,11 @@ class MetaGet final : public grpc::ClientReadReactor<v1::GetResponse> {
  public:
   using Done = std::function<void(absl::Status, v1::GetHeader, std::string)>;
 
-  MetaGet(std::shared_ptr<v1::BlobService::Stub> stub, const ReadCheckpoint& effect, Done done)
+  MetaGet(std::shared_ptr<v1::BlobService::Stub> stub, const ReadCheckpoint& effect,
+          const Trace& trace, Done done)
       : stub_(std::move(stub)), done_(std::move(done)) {
     context_.set_deadline(absl::ToChronoTime(absl::Now() + effect.timeout));
+    rpc::AddTrace(context_, trace);
     *request_.mutable_slab() = EncodeSlabId(effect.slab);
     request_.set_part(v1::GET_PART_META);
   }
@@ -112,15 +115,16 @@ std::shared_ptr<v1::BlobService::Stub> CheckpointReader::StubFor(const std::stri
   const auto found = stubs_.find(address);
   if (found != stubs_.end()) return found->second;
   if (stubs_.size() >= kStoresMax) stubs_.clear();
-  std::shared_ptr<v1::BlobService::Stub> stub = v1::BlobService::NewStub(rpc::MakeChannel(address));
+  std::shared_ptr<v1::BlobService::Stub> stub =
+      v1::BlobService::NewStub(rpc::MakeChannel(address, tls_, rpc::Role::kBlob));
   stubs_[address] = stub;
   return stub;
 }
 
-void CheckpointReader::Read(ReadCheckpoint effect, Answer done) {
+void CheckpointReader::Read(ReadCheckpoint effect, const Trace& trace, Answer done) {
   std::shared_ptr<v1::BlobService::Stub> stub = StubFor(effect.slab.store_address);
   auto* get = new MetaGet(
-      std::move(stub), effect,
+      std::move(stub), effect, trace,
       [this, effect, done = std::move(done)](const absl::Status& status, v1::GetHeader header,
                                              std::string bytes) {
         if (!status.ok()) return done(status);

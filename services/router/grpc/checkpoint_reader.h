@@ -7,9 +7,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/base/trace.h"
+#include "common/rpc/channel.h"
 #include "common/text/tokenizer.h"
 #include "kvmesh/v1/blob.grpc.pb.h"
 #include "services/router/core/effects.h"
@@ -21,16 +24,18 @@ class CheckpointReader {
  public:
   using Answer = std::function<void(absl::StatusOr<CheckpointRead>)>;
 
-  // Both must outlive it and every reading.
-  CheckpointReader(const text::Tokenizer& tokenizer, WorkPool& pool)
-      : tokenizer_(tokenizer), pool_(pool) {}
+  // `tls`: null for plaintext. The other two must outlive it and every reading.
+  CheckpointReader(std::shared_ptr<rpc::TlsIdentity> tls, const text::Tokenizer& tokenizer,
+                   WorkPool& pool)
+      : tls_(std::move(tls)), tokenizer_(tokenizer), pool_(pool) {}
 
   // `done` comes once. Errors as of the effect; ResourceExhausted: too much waits in the pool.
-  void Read(ReadCheckpoint effect, Answer done);
+  void Read(ReadCheckpoint effect, const Trace& trace, Answer done);
 
  private:
   std::shared_ptr<v1::BlobService::Stub> StubFor(const std::string& address);
 
+  const std::shared_ptr<rpc::TlsIdentity> tls_;
   const text::Tokenizer& tokenizer_;
   WorkPool& pool_;
   Mutex mutex_;

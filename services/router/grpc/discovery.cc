@@ -66,8 +66,12 @@ class Discovery::Watch final : public grpc::ClientReadReactor<v1::WatchResponse>
   v1::WatchResponse response_;
 };
 
-Discovery::Discovery(DiscoveryOptions options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), resolver_([this] { ResolveLoop(); }) {}
+Discovery::Discovery(DiscoveryOptions options, std::shared_ptr<rpc::TlsIdentity> tls,
+                     const Clock& clock)
+    : options_(std::move(options)),
+      tls_(std::move(tls)),
+      clock_(clock),
+      resolver_([this] { ResolveLoop(); }) {}
 
 Discovery::~Discovery() {
   {
@@ -114,7 +118,7 @@ void Discovery::ApplyAddresses(const std::vector<std::string>& addresses) {
     for (const std::string& address : addresses) {
       if (shards_.contains(address) || shards_.size() >= kAddressesMax) continue;
       Shard& shard = shards_[address];
-      shard.stub = v1::ShardService::NewStub(rpc::MakeChannel(address));
+      shard.stub = v1::ShardService::NewStub(rpc::MakeChannel(address, tls_, rpc::Role::kShard));
       shard.view.address = address;
       shard.view.error = "not reached yet";
       to_start.push_back(NewWatch(shard));

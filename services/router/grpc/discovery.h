@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/rpc/channel.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "services/router/core/route_planner.h"
 #include "services/router/grpc/resolver.h"
@@ -42,7 +43,8 @@ struct ShardView {
 
 class Discovery {
  public:
-  Discovery(DiscoveryOptions options, const Clock& clock);
+  // `tls`: null for plaintext.
+  Discovery(DiscoveryOptions options, std::shared_ptr<rpc::TlsIdentity> tls, const Clock& clock);
   ~Discovery();
   Discovery(const Discovery&) = delete;
   Discovery& operator=(const Discovery&) = delete;
@@ -81,6 +83,7 @@ class Discovery {
   Shard* Find(const Watch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const DiscoveryOptions options_;
+  const std::shared_ptr<rpc::TlsIdentity> tls_;
   const Clock& clock_;
   std::atomic<bool> changed_{false};
 

@@ -49,9 +49,25 @@ void FillLogprob(const forward::TokenLogprob& logprob, v1::TokenLogprob* proto) 
 GenerationCall::GenerationCall(EventWriter& writer, const Clock& clock, RouterMetrics& metrics)
     : clock_(clock), metrics_(metrics), received_at_(clock.Now()), writer_(&writer) {}
 
+Trace GenerationCall::StartSpan(const Trace& parent, const GenerationSpec& spec) {
+  MutexLock lock(&mutex_);
+  // The session tells calls of one parent apart.
+  uint64_t number = 0;
+  for (const char byte : spec.session.bytes().substr(0, 8)) {
+    number = number << 8 | static_cast<uint8_t>(byte);
+  }
+  span_ = rpc::Span("router", "generate", parent, number);
+  span_.Set("session", spec.session.ToHex());
+  span_.Set("tenant", spec.tenant->name);
+  span_.Set("prompt_tokens", spec.prompt.size());
+  return span_.trace();
+}
+
 void GenerationCall::Fail(const absl::Status& status) {
   MutexLock lock(&mutex_);
-  metrics_.CountGeneration(rpc::CodeName(rpc::ToGrpc(status).error_code()));
+  const absl::string_view code = rpc::CodeName(rpc::ToGrpc(status).error_code());
+  metrics_.CountGeneration(code);
+  span_.End(code);
   started_.reset();
   status_ = status;
   WriteNext();
@@ -147,6 +163,15 @@ void GenerationCall::OnDone(const absl::Status& status, FinishReason reason,
             << " reprefills=" << stats.reprefills << " repairs=" << stats.repairs
             << " cache_misses=" << stats.cache_misses << " replans=" << stats.replans
             << " link_retries=" << stats.link_retries << " refusals=" << stats.refusals;
+  span_.Set("completion_tokens", stats.tokens);
+  span_.Set("cached_tokens", result.reuse.cached_tokens);
+  span_.Set("outcome", std::string(OutcomeName(result.reuse.outcome)));
+  span_.Set("reprefills", stats.reprefills);
+  span_.Set("repairs", stats.repairs);
+  if (!token_times_.empty()) {
+    span_.Set("ttft_ms", absl::ToDoubleMilliseconds(token_times_[0] - received_at_));
+  }
+  span_.End(rpc::CodeName(rpc::ToGrpc(status).error_code()));
   if (status.ok()) finished_ = MakeFinished(reason, result);
   status_ = status;
   WriteNext();

@@ -13,6 +13,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/trace.h"
+#include "common/rpc/span.h"
 #include "kvmesh/v1/router.pb.h"
 #include "services/router/core/text_assembler.h"
 #include "services/router/grpc/generation_driver.h"
@@ -39,6 +41,9 @@ class GenerationCall final : public GenerationClient {
 
   // Nobody waits for the answer any more: work that has not begun need not begin.
   bool client_gone();
+
+  // The call's span, a part of `parent`; the trace that the work for it is a part of.
+  Trace StartSpan(const Trace& parent, const GenerationSpec& spec);
 
   // Then exactly one of: Fail, or Begin and later Bind with the driver that runs it.
   void Fail(const absl::Status& status);
@@ -71,6 +76,7 @@ class GenerationCall final : public GenerationClient {
   EventWriter* writer_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GenerationDriver> driver_ ABSL_GUARDED_BY(mutex_);
   bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  rpc::Span span_ ABSL_GUARDED_BY(mutex_);
 
   // Of the request.
   std::optional<TextAssembler> assembler_ ABSL_GUARDED_BY(mutex_);

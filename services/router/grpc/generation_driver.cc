@@ -25,8 +25,10 @@ GenerationDriver::GenerationDriver(DriverContext& context, GenerationSpec spec,
                                    std::shared_ptr<GenerationClient> client, Retokenizer retokenize)
     : context_(context),
       session_(spec.session),
-      log_id_(absl::StrCat("session ", spec.session.ToHex(),
-                           spec.traceparent.empty() ? "" : " trace ", spec.traceparent)),
+      tenant_(spec.tenant->name),
+      trace_(ParseTraceparent(spec.traceparent).value_or(Trace())),
+      log_id_(absl::StrCat("session ", spec.session.ToHex(), trace_.exists() ? " trace " : "",
+                           trace_.trace_id)),
       stream_deadline_(StreamDeadline(spec, context.clock.Now())),
       client_(std::move(client)),
       created_at_(context.clock.Now()),
@@ -192,26 +194,29 @@ void GenerationDriver::Perform(DropSession& effect) {
 
 // A generation has effects on checkpoints only where there are ports for them.
 void GenerationDriver::Perform(AwaitParent& effect) {
-  context_.checkpoints->meta.Await(effect, [self = shared_from_this(), call = effect.call] {
+  context_.checkpoints->meta.Await(effect, trace_, [self = shared_from_this(), call = effect.call] {
     self->Apply([call](Generation& generation, MonoTime now) { generation.OnParent(call, now); });
   });
 }
 
 void GenerationDriver::Perform(LookupRow& effect) {
   const MonoTime asked = context_.clock.Now();
-  context_.checkpoints->meta.Lookup(effect, [self = shared_from_this(), call = effect.call,
-                                             asked](absl::StatusOr<std::optional<FoundRow>> found) {
-    self->context_.metrics.CountLookup(found, self->context_.clock.Now() - asked);
-    self->Apply([&](Generation& generation, MonoTime now) {
-      generation.OnLookup(call, std::move(found), now);
-    });
-  });
+  context_.checkpoints->meta.Lookup(effect, trace_,
+                                    [self = shared_from_this(), call = effect.call,
+                                     asked](absl::StatusOr<std::optional<FoundRow>> found) {
+                                      self->context_.metrics.CountLookup(
+                                          found, self->context_.clock.Now() - asked);
+                                      self->Apply([&](Generation& generation, MonoTime now) {
+                                        generation.OnLookup(call, std::move(found), now);
+                                      });
+                                    });
 }
 
 void GenerationDriver::Perform(ReadCheckpoint& effect) {
   const MetaCall call = effect.call;
   context_.checkpoints->reader.Read(
-      std::move(effect), [self = shared_from_this(), call](absl::StatusOr<CheckpointRead> read) {
+      std::move(effect), trace_,
+      [self = shared_from_this(), call](absl::StatusOr<CheckpointRead> read) {
         if (!read.ok()) LOG(WARNING) << self->log_id_ << ": checkpoint: " << read.status();
         self->Apply([&](Generation& generation, MonoTime now) {
           generation.OnCheckpoint(call, std::move(read), now);
@@ -220,19 +225,22 @@ void GenerationDriver::Perform(ReadCheckpoint& effect) {
 }
 
 void GenerationDriver::Perform(AwaitFragment& effect) {
-  context_.checkpoints->meta.Await(effect, [self = shared_from_this(), call = effect.call](
-                                               const absl::StatusOr<FoundFragment>& found) {
-    self->Apply(
-        [&](Generation& generation, MonoTime now) { generation.OnFragment(call, found, now); });
-  });
+  context_.checkpoints->meta.Await(
+      effect, trace_,
+      [self = shared_from_this(), call = effect.call](const absl::StatusOr<FoundFragment>& found) {
+        self->Apply(
+            [&](Generation& generation, MonoTime now) { generation.OnFragment(call, found, now); });
+      });
 }
 
 void GenerationDriver::Perform(ReserveRow& effect) {
-  context_.checkpoints->meta.Reserve(effect, [self = shared_from_this(), call = effect.call](
-                                                 const absl::StatusOr<Reservation>& reserved) {
-    self->Apply(
-        [&](Generation& generation, MonoTime now) { generation.OnReserved(call, reserved, now); });
-  });
+  context_.checkpoints->meta.Reserve(
+      effect, trace_,
+      [self = shared_from_this(), call = effect.call](const absl::StatusOr<Reservation>& reserved) {
+        self->Apply([&](Generation& generation, MonoTime now) {
+          generation.OnReserved(call, reserved, now);
+        });
+      });
 }
 
 void GenerationDriver::Perform(EndLease& effect) {
@@ -272,12 +280,15 @@ void GenerationDriver::Perform(Done& effect) {
   }
   context_.metrics.CountReuse(result.reuse);
   client_->OnDone(effect.status, effect.reason, result);
-  context_.on_done(session_);
+  const uint64_t tokens_run = result.effective_prompt.size() + result.stats.tokens;
+  context_.metrics.CountTenantTokens(tenant_, tokens_run);
+  context_.on_done(session_, tokens_run);
 }
 
 GenerationDriver::Info GenerationDriver::info() const {
   MutexLock lock(&mutex_);
   return {.session = session_,
+          .tenant = tenant_,
           .phase = generation_.phase(),
           .waits_for_room = generation_.waits_for_room(),
           .prompt_tokens = static_cast<uint32_t>(generation_.spec().prompt.size()),

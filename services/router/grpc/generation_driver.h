@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/trace.h"
 #include "services/router/core/generation.h"
 #include "services/router/grpc/checkpoint_reader.h"
 #include "services/router/grpc/discovery.h"
@@ -91,7 +92,8 @@ struct DriverContext {
   const CheckpointPorts* checkpoints = nullptr;  // null: no arbiter
   absl::Duration probe_timeout = absl::Seconds(2);
   // The client has its answer: the place of this generation is free.
-  std::function<void(const SessionId&)> on_done;
+  // `tokens_run`: of prompt and answer.
+  std::function<void(const SessionId&, uint64_t tokens_run)> on_done;
   LiveCount& live;
 };
 
@@ -99,6 +101,7 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
  public:
   struct Info {
     SessionId session;
+    std::string tenant;
     Phase phase = Phase::kIdle;
     bool waits_for_room = false;
     uint32_t prompt_tokens = 0;
@@ -128,6 +131,7 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
   bool finished() const { return finished_.load(); }
   bool waits_for_room() const { return waits_for_room_.load(); }
   const SessionId& session() const { return session_; }
+  const std::string& tenant() const { return tenant_; }
   // From creation to Start.
   absl::Duration queued() const { return absl::Nanoseconds(queued_ns_.load()); }
   Info info() const;
@@ -158,6 +162,8 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
 
   DriverContext& context_;
   const SessionId session_;
+  const std::string tenant_;
+  const Trace trace_;
   const std::string log_id_;
   const absl::Time stream_deadline_;
   const std::shared_ptr<GenerationClient> client_;  // shared with the RPC that serves it

@@ -12,6 +12,10 @@ namespace {
 constexpr absl::Duration kCloseWait = absl::Seconds(1);  // for shards to end closed streams
 constexpr absl::Duration kCancelWait = absl::Seconds(10);
 
+bool InScope(const GenerationDriver& driver, const GenerationRegistry::Scope& scope) {
+  return !scope.tenant.has_value() || driver.tenant() == *scope.tenant;
+}
+
 }  // namespace
 
 GenerationRegistry::GenerationRegistry(const RegistryOptions& options, Discovery& shards,
@@ -25,7 +29,8 @@ GenerationRegistry::GenerationRegistry(const RegistryOptions& options, Discovery
                .metrics = metrics,
                .limits = options.limits,
                .checkpoints = checkpoints,
-               .on_done = [this](const SessionId& session) { OnDone(session); },
+               .on_done = [this](const SessionId& session,
+                                 uint64_t tokens_run) { OnDone(session, tokens_run); },
                .live = live_},
       admission_(options.generations_max, options.queue_max) {}
 
@@ -49,13 +54,23 @@ GenerationRegistry::~GenerationRegistry() {
 absl::StatusOr<std::shared_ptr<GenerationDriver>> GenerationRegistry::Enter(
     GenerationSpec spec, std::shared_ptr<GenerationClient> client, Retokenizer retokenize) {
   const SessionId session = spec.session;
+  const TenantPtr tenant = spec.tenant;
+  TenantLedger::Need need{.tokens = spec.prompt.size() + spec.max_tokens};
+  if (tenant->limits.kv_bytes > 0) need.kv_bytes = KvBytes(need.tokens);
   std::shared_ptr<GenerationDriver> driver;
   bool start = false;
   {
     MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("this router is draining; try another one");
+    if (absl::Status entered = ledger_.Enter(tenant, session, need, clock_.Now()); !entered.ok()) {
+      metrics_.CountTenantRefusal(tenant->name, entered);
+      return entered;
+    }
     absl::StatusOr<AdmissionQueue::Place> place = admission_.Enter(session);
-    if (!place.ok()) return place.status();
+    if (!place.ok()) {
+      ledger_.Leave(session, 0, clock_.Now());
+      return place.status();
+    }
     start = *place == AdmissionQueue::Place::kRunning;
     driver = std::make_shared<GenerationDriver>(context_, std::move(spec), std::move(client),
                                                 std::move(retokenize));
@@ -65,10 +80,19 @@ absl::StatusOr<std::shared_ptr<GenerationDriver>> GenerationRegistry::Enter(
   return driver;
 }
 
-void GenerationRegistry::OnDone(const SessionId& session) {
+uint64_t GenerationRegistry::KvBytes(uint64_t tokens) const {
+  const absl::StatusOr<RoutePlan> route = PlanRoute(context_.shards.Facts(), context_.identity, {});
+  if (!route.ok()) return 0;
+  uint64_t bytes = 0;
+  for (const HopStateBytes& hop : route->state_bytes) bytes += hop.per_token * tokens + hop.fixed;
+  return bytes;
+}
+
+void GenerationRegistry::OnDone(const SessionId& session, uint64_t tokens_run) {
   std::shared_ptr<GenerationDriver> next;
   {
     MutexLock lock(&mutex_);
+    ledger_.Leave(session, tokens_run, clock_.Now());
     const std::optional<SessionId> admitted = admission_.Leave(session);
     if (admitted.has_value()) {
       const auto it = drivers_.find(*admitted);
@@ -79,12 +103,12 @@ void GenerationRegistry::OnDone(const SessionId& session) {
   if (next != nullptr) next->Start();
 }
 
-absl::Status GenerationRegistry::Cancel(const SessionId& session) {
+absl::Status GenerationRegistry::Cancel(const SessionId& session, const Scope& scope) {
   std::shared_ptr<GenerationDriver> driver;
   {
     MutexLock lock(&mutex_);
     const auto it = drivers_.find(session);
-    if (it != drivers_.end()) driver = it->second;
+    if (it != drivers_.end() && InScope(*it->second, scope)) driver = it->second;
   }
   if (driver == nullptr) {
     return absl::NotFoundError(absl::StrCat("no generation ", session.ToHex(), " runs here"));
@@ -93,12 +117,14 @@ absl::Status GenerationRegistry::Cancel(const SessionId& session) {
   return absl::OkStatus();
 }
 
-std::vector<GenerationDriver::Info> GenerationRegistry::List(const std::optional<SessionId>& after,
+std::vector<GenerationDriver::Info> GenerationRegistry::List(const Scope& scope,
+                                                             const std::optional<SessionId>& after,
                                                              size_t count) const {
   std::vector<GenerationDriver::Info> infos;
   for (const auto& driver : Drivers()) {
     if (infos.size() >= count) break;
     if (after.has_value() && driver->session() <= *after) continue;
+    if (!InScope(*driver, scope)) continue;
     GenerationDriver::Info info = driver->info();
     // One whose client has its answer only cleans up.
     if (info.phase == Phase::kClosing || info.phase == Phase::kFinished) continue;
@@ -115,8 +141,19 @@ std::vector<std::shared_ptr<GenerationDriver>> GenerationRegistry::Drivers() con
   return drivers;
 }
 
-GenerationRegistry::Counts GenerationRegistry::counts() const {
+GenerationRegistry::Counts GenerationRegistry::counts(const Scope& scope) const {
   Counts counts;
+  if (scope.tenant.has_value()) {
+    for (const auto& driver : Drivers()) {
+      if (!InScope(*driver, scope)) continue;
+      const GenerationDriver::Info info = driver->info();
+      if (info.phase == Phase::kClosing || info.phase == Phase::kFinished) continue;
+      ++(info.phase == Phase::kIdle || info.waits_for_room ? counts.queued : counts.running);
+    }
+    MutexLock lock(&mutex_);
+    counts.draining = draining_;
+    return counts;
+  }
   for (const auto& driver : Drivers()) {
     if (driver->waits_for_room()) ++counts.queued;
   }

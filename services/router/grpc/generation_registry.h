@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "services/router/core/admission.h"
+#include "services/router/core/tenant_ledger.h"
 #include "services/router/grpc/generation_driver.h"
 
 namespace kvmesh::router {
@@ -30,22 +31,27 @@ class GenerationRegistry {
   ~GenerationRegistry();
 
   // Starts a generation, or queues it. The driver is the handle for cancelling and poking.
-  // ResourceExhausted QUEUE_FULL; Unavailable: draining.
+  // ResourceExhausted QUEUE_FULL, TENANT_LIMIT; Unavailable: draining.
   absl::StatusOr<std::shared_ptr<GenerationDriver>> Enter(GenerationSpec spec,
                                                           std::shared_ptr<GenerationClient> client,
                                                           Retokenizer retokenize);
 
-  // NotFound.
-  absl::Status Cancel(const SessionId& session);
+  // Whose generations a caller sees: those of one tenant, or everybody's.
+  struct Scope {
+    std::optional<std::string> tenant;  // none: everybody's
+  };
+  // NotFound, also where it runs for somebody else.
+  absl::Status Cancel(const SessionId& session, const Scope& scope);
   // In the order of their ids, those after `after`.
-  std::vector<GenerationDriver::Info> List(const std::optional<SessionId>& after,
+  std::vector<GenerationDriver::Info> List(const Scope& scope,
+                                           const std::optional<SessionId>& after,
                                            size_t count) const;
   struct Counts {
     size_t running = 0;
     size_t queued = 0;
     bool draining = false;
   };
-  Counts counts() const;
+  Counts counts(const Scope& scope = {}) const;
 
   // Refuses new generations from now on.
   void Drain();
@@ -56,7 +62,9 @@ class GenerationRegistry {
   void OnShardsChanged();
 
  private:
-  void OnDone(const SessionId& session);
+  void OnDone(const SessionId& session, uint64_t tokens_run);
+  // Session state that a generation may come to hold, over all hops of a route; 0: no route yet.
+  uint64_t KvBytes(uint64_t tokens) const;
   std::vector<std::shared_ptr<GenerationDriver>> Drivers() const;
 
   const Clock& clock_;
@@ -68,6 +76,7 @@ class GenerationRegistry {
   CondVar ended_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   AdmissionQueue admission_ ABSL_GUARDED_BY(mutex_);
+  TenantLedger ledger_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::shared_ptr<GenerationDriver>> drivers_ ABSL_GUARDED_BY(mutex_);
 };
 

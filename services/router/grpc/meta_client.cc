@@ -19,19 +19,23 @@ using Call = UnaryCall<v1::MetaService::Stub, Request, Response>;
 
 }  // namespace
 
-MetaClient::MetaClient(const std::string& address, uint32_t layer_count)
-    : stub_(v1::MetaService::NewStub(rpc::MakeChannel(address))), layer_count_(layer_count) {}
+MetaClient::MetaClient(const std::string& address, const std::shared_ptr<rpc::TlsIdentity>& tls,
+                       uint32_t layer_count)
+    : stub_(v1::MetaService::NewStub(rpc::MakeChannel(address, tls, rpc::Role::kMeta))),
+      layer_count_(layer_count) {}
 
-void MetaClient::Await(const AwaitParent& effect, std::function<void()> done) {
+void MetaClient::Await(const AwaitParent& effect, const Trace& trace, std::function<void()> done) {
   auto call = std::make_shared<Call<v1::AwaitKeyRequest, v1::AwaitKeyResponse>>(
-      stub_, effect.wait + kAnswerSlack);
+      stub_, effect.wait + kAnswerSlack, trace);
   call->request = EncodeAwaitKey(effect);
   stub_->async()->AwaitKey(&call->context, &call->request, &call->response,
                            [call, done = std::move(done)](const grpc::Status&) { done(); });
 }
 
-void MetaClient::Lookup(const LookupRow& effect, Answer<std::optional<FoundRow>> done) {
-  auto call = std::make_shared<Call<v1::LookupRequest, v1::LookupResponse>>(stub_, effect.timeout);
+void MetaClient::Lookup(const LookupRow& effect, const Trace& trace,
+                        Answer<std::optional<FoundRow>> done) {
+  auto call =
+      std::make_shared<Call<v1::LookupRequest, v1::LookupResponse>>(stub_, effect.timeout, trace);
   call->request = EncodeLookup(effect);
   stub_->async()->Lookup(&call->context, &call->request, &call->response,
                          [call, lease = effect.lease, bytes = effect.prompt->text.text().size(),
@@ -41,9 +45,10 @@ void MetaClient::Lookup(const LookupRow& effect, Answer<std::optional<FoundRow>>
                          });
 }
 
-void MetaClient::Await(const AwaitFragment& effect, Answer<FoundFragment> done) {
+void MetaClient::Await(const AwaitFragment& effect, const Trace& trace,
+                       Answer<FoundFragment> done) {
   auto call = std::make_shared<Call<v1::AwaitFragmentRequest, v1::AwaitFragmentResponse>>(
-      stub_, effect.appear_wait + effect.upload_wait + kAnswerSlack);
+      stub_, effect.appear_wait + effect.upload_wait + kAnswerSlack, trace);
   call->request = EncodeAwaitFragment(effect);
   stub_->async()->AwaitFragment(&call->context, &call->request, &call->response,
                                 [call, effect, done = std::move(done)](const grpc::Status& status) {
@@ -52,9 +57,9 @@ void MetaClient::Await(const AwaitFragment& effect, Answer<FoundFragment> done) 
                                 });
 }
 
-void MetaClient::Reserve(const ReserveRow& effect, Answer<Reservation> done) {
+void MetaClient::Reserve(const ReserveRow& effect, const Trace& trace, Answer<Reservation> done) {
   auto call =
-      std::make_shared<Call<v1::ReserveRequest, v1::ReserveResponse>>(stub_, effect.timeout);
+      std::make_shared<Call<v1::ReserveRequest, v1::ReserveResponse>>(stub_, effect.timeout, trace);
   // The arbiter gives up first, and says why.
   call->request = EncodeReserve(effect, layer_count_, effect.timeout / 2);
   stub_->async()->Reserve(&call->context, &call->request, &call->response,

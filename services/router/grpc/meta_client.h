@@ -10,6 +10,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/trace.h"
+#include "common/rpc/channel.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 #include "services/router/core/effects.h"
 
@@ -20,13 +22,15 @@ class MetaClient {
   template <typename T>
   using Answer = std::function<void(absl::StatusOr<T>)>;
 
-  // `layer_count`: of the whole model.
-  MetaClient(const std::string& address, uint32_t layer_count);
+  // `tls`: null for plaintext. `layer_count`: of the whole model.
+  MetaClient(const std::string& address, const std::shared_ptr<rpc::TlsIdentity>& tls,
+             uint32_t layer_count);
 
-  void Await(const AwaitParent& effect, std::function<void()> done);
-  void Lookup(const LookupRow& effect, Answer<std::optional<FoundRow>> done);
-  void Await(const AwaitFragment& effect, Answer<FoundFragment> done);
-  void Reserve(const ReserveRow& effect, Answer<Reservation> done);
+  // `trace`: of the generation that asks.
+  void Await(const AwaitParent& effect, const Trace& trace, std::function<void()> done);
+  void Lookup(const LookupRow& effect, const Trace& trace, Answer<std::optional<FoundRow>> done);
+  void Await(const AwaitFragment& effect, const Trace& trace, Answer<FoundFragment> done);
+  void Reserve(const ReserveRow& effect, const Trace& trace, Answer<Reservation> done);
 
   // Best effort: what they end lapses by itself.
   void End(const EndLease& effect);

@@ -122,6 +122,21 @@ void RouterMetrics::CountLookup(const absl::StatusOr<std::optional<FoundRow>>& f
   LookupsOf(all, !found.ok() ? "error" : found->has_value() ? "hit" : "miss").Increment();
 }
 
+void RouterMetrics::CountTenantTokens(const std::string& tenant, uint64_t tokens) {
+  if (tenant.empty()) return;
+  all.Counter("tenant_tokens_total", "Tokens of prompts and answers, by tenant",
+              {{"tenant", tenant}})
+      .Increment(static_cast<double>(tokens));
+}
+
+void RouterMetrics::CountTenantRefusal(const std::string& tenant, const absl::Status& refusal) {
+  std::optional<ErrorInfo> info = ErrorInfoOf(refusal);
+  const std::string limit = info.has_value() ? info->metadata["limit"] : "";
+  all.Counter("tenant_refusals_total", "Generations refused by a tenant's own limit",
+              {{"tenant", tenant}, {"limit", limit}})
+      .Increment();
+}
+
 void RouterMetrics::CountGeneration(absl::string_view result) {
   all.Counter("generations_total", "Generations ended, by finish reason or status code",
               {{"result", std::string(result)}})

@@ -14,6 +14,9 @@ struct RouterMetrics {
   void CountSave(const SaveEnded& save);
   void CountReuse(const Reuse& reuse);
   void CountLookup(const absl::StatusOr<std::optional<FoundRow>>& found, absl::Duration latency);
+  // Of tenants with a name alone; there are as many as the file of clients has.
+  void CountTenantTokens(const std::string& tenant, uint64_t tokens);
+  void CountTenantRefusal(const std::string& tenant, const absl::Status& refusal);
   // `result`: the FinishReason or status code, by name.
   void CountGeneration(absl::string_view result);
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
+
 namespace kvmesh::router {
 namespace {
 
@@ -15,10 +17,11 @@ constexpr char kServiceName[] = "kvmesh.v1.RouterService";
 // What speaks to the arbiter and the stores. Not moved: `ports` refers to the others.
 struct RouterServer::Checkpoints {
   Checkpoints(const CheckpointOptions& options, const std::string& meta_address,
-              const RouterModel& model, WorkPool& pool)
+              const std::shared_ptr<rpc::TlsIdentity>& tls, const RouterModel& model,
+              WorkPool& pool)
       : setup{options, *model.tokenizer},
-        meta(meta_address, options.layer_count),
-        reader(*model.tokenizer, pool),
+        meta(meta_address, tls, options.layer_count),
+        reader(tls, *model.tokenizer, pool),
         ports{setup, meta, reader} {}
 
   const CheckpointSetup setup;
@@ -33,21 +36,26 @@ std::unique_ptr<RouterServer::Checkpoints> RouterServer::MakeCheckpoints(
   CheckpointOptions checkpoints = options.checkpoints;
   checkpoints.state_can_be_cut = model_.state_can_be_cut;
   checkpoints.layer_count = model_.identity.layer_count;
-  return std::make_unique<Checkpoints>(checkpoints, options.meta_address, model_, pool_);
+  return std::make_unique<Checkpoints>(checkpoints, options.meta_address, options.server.tls,
+                                       model_, pool_);
 }
 
 RouterServer::RouterServer(const RouterOptions& options, RouterModel model, const Clock& clock)
     : model_(std::move(model)),
-      discovery_(options.discovery, clock),
+      callers_({.clients_file = options.clients_file, .tls = options.server.tls != nullptr},
+               metrics_),
+      discovery_(options.discovery, options.server.tls, clock),
       checkpoints_(MakeCheckpoints(options)),
       registry_(options.registry, discovery_, model_.identity, clock, router_metrics_,
                 checkpoints_ == nullptr ? nullptr : &checkpoints_->ports),
       service_({.model = model_,
                 .clock = clock,
+                .callers = callers_,
                 .shards = discovery_,
                 .registry = registry_,
                 .metrics = router_metrics_,
                 .pool = pool_,
+                .trace_sample_ratio = options.trace_sample_ratio,
                 .generation_time_max = options.generation_time_max,
                 .generations_max = options.registry.generations_max,
                 .on_drain = [this] { BeginDrain(); }}) {}
@@ -56,6 +64,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
                                                                   RouterModel model,
                                                                   const Clock& clock) {
   std::unique_ptr<RouterServer> router(new RouterServer(options, std::move(model), clock));
+  KVMESH_RETURN_IF_ERROR(router->callers_.Load());
   absl::StatusOr<std::unique_ptr<rpc::RpcServer>> server =
       rpc::RpcServer::Start(options.server, {{kServiceName, &router->service_}}, router->metrics_);
   if (!server.ok()) return server.status();

@@ -11,6 +11,7 @@
 #include "common/base/mutex.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
+#include "services/router/grpc/callers.h"
 #include "services/router/grpc/discovery.h"
 #include "services/router/grpc/generation_registry.h"
 #include "services/router/grpc/router_metrics.h"
@@ -24,6 +25,8 @@ struct RouterOptions {
   rpc::ServerOptions server;
   DiscoveryOptions discovery;
   RegistryOptions registry;
+  std::string clients_file;  // empty: no tenants
+  double trace_sample_ratio = 0;
   std::string meta_address;       // of the arbiter; empty: no checkpoints
   CheckpointOptions checkpoints;  // but for what the model says
   absl::Duration generation_time_max = absl::Hours(1);
@@ -31,7 +34,8 @@ struct RouterOptions {
 
 class RouterServer {
  public:
-  // `clock` must outlive it. Unavailable: an address cannot be bound.
+  // `clock` must outlive it. Unavailable: an address cannot be bound. InvalidArgument, NotFound:
+  // the file of clients.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options,
                                                              RouterModel model, const Clock& clock);
   ~RouterServer();
@@ -57,6 +61,7 @@ class RouterServer {
   const RouterModel model_;
   metrics::Metrics metrics_{"router"};
   RouterMetrics router_metrics_{metrics_};
+  Callers callers_;
   Discovery discovery_;
   WorkPool pool_{WorkPoolOptions{}};
   const std::unique_ptr<Checkpoints> checkpoints_;  // null: no arbiter

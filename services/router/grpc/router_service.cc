@@ -9,6 +9,7 @@
 #include "common/base/error_info.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/span.h"
 #include "common/rpc/status_bridge.h"
 #include "common/text/detokenizer.h"
 #include "services/router/core/piece_index.h"
@@ -19,7 +20,6 @@ namespace kvmesh::router {
 namespace {
 
 constexpr uint32_t kListPageDefault = 100;
-constexpr size_t kTraceparentBytes = 55;  // W3C Trace Context, version 00
 
 absl::Status Busy() {
   return WithRetryDelay(
@@ -34,10 +34,25 @@ uint64_t RandomSeed() {
   return seed;
 }
 
+// For a call that brings none: so that its lines in the logs of all services are found together.
+Trace OwnTrace(double sample_ratio) {
+  char random[24];
+  RandomBytes(reinterpret_cast<uint8_t*>(random), sizeof(random));
+  Trace trace = NewTrace({random, sizeof(random)});
+  constexpr double kRange = 18446744073709551616.0;  // 2^64
+  trace.sampled = static_cast<double>(RandomSeed()) < sample_ratio * kRange;
+  return trace;
+}
+
 // Long work whose caller has gone is skipped: else callers that give up, and ask again, would keep
 // the pool busy for nobody.
 absl::Status GoneWhileQueued() {
   return absl::CancelledError("the caller went away before its turn");
+}
+
+GenerationRegistry::Scope ScopeOf(const Caller& caller) {
+  if (caller.is_operator) return {};
+  return {.tenant = caller.tenant->name};
 }
 
 }  // namespace
@@ -57,46 +72,61 @@ RouterService::RouterService(Parts parts)
 
 RouterService::~RouterService() = default;
 
-RouterService::CallContext RouterService::ContextOf(grpc::CallbackServerContext* context) const {
+RouterService::CallContext RouterService::ContextOf(grpc::CallbackServerContext* context,
+                                                    const Caller& caller) const {
   const absl::Duration left =
       std::min(absl::FromChrono(context->deadline()) - absl::Now(), parts_.generation_time_max);
-  CallContext result{.deadline = parts_.clock.Now() + left, .traceparent = ""};
-  const auto trace = context->client_metadata().find("traceparent");
-  if (trace != context->client_metadata().end() && trace->second.size() == kTraceparentBytes) {
-    result.traceparent.assign(trace->second.data(), trace->second.size());
-  }
+  CallContext result{.deadline = parts_.clock.Now() + left,
+                     .trace = rpc::TraceOf(*context),
+                     .tenant = caller.tenant};
+  if (!result.trace.exists()) result.trace = OwnTrace(parts_.trace_sample_ratio);
   return result;
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* RouterService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  auto* reactor = new AnswerReactor<v1::GenerateResponse>(parts_.clock, parts_.metrics, "Generate");
-  // A cancelled call may end, and its request with it, before the work has begun: it takes a copy.
+// A streamed answer: `start` runs in the pool, unless the caller is nobody or has gone.
+template <typename Response, typename Start>
+grpc::ServerWriteReactor<Response>* RouterService::Answer(grpc::CallbackServerContext* context,
+                                                          absl::string_view rpc,
+                                                          size_t request_bytes, Start start) {
+  auto* reactor = new AnswerReactor<Response>(parts_.clock, parts_.metrics, rpc);
+  const absl::StatusOr<Caller> caller = parts_.callers.Identify(*context);
+  if (!caller.ok()) {
+    reactor->call()->Fail(caller.status());
+    return reactor;
+  }
   const bool accepted = parts_.pool.Submit(
-      request->ByteSizeLong(),
-      [this, call = reactor->call(), context = ContextOf(context), request = *request] {
+      request_bytes,
+      [call = reactor->call(), context = ContextOf(context, *caller), start = std::move(start)] {
         if (call->client_gone()) return call->Fail(GoneWhileQueued());
-        Run(call, context, PromptIds(parts_.model, request), request.options());
+        start(call, context);
       });
   if (!accepted) reactor->call()->Fail(Busy());
   return reactor;
+}
+
+// A cancelled call may end, and its request with it, before the work has begun: it takes a copy.
+grpc::ServerWriteReactor<v1::GenerateResponse>* RouterService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return Answer<v1::GenerateResponse>(
+      context, "Generate", request->ByteSizeLong(),
+      [this, request = *request](const std::shared_ptr<GenerationCall>& call,
+                                 const CallContext& call_context) {
+        Run(call, call_context, PromptIds(parts_.model, request), request.options());
+      });
 }
 
 grpc::ServerWriteReactor<v1::ChatResponse>* RouterService::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
-  auto* reactor = new AnswerReactor<v1::ChatResponse>(parts_.clock, parts_.metrics, "Chat");
-  const bool accepted = parts_.pool.Submit(
-      request->ByteSizeLong(),
-      [this, call = reactor->call(), context = ContextOf(context), request = *request] {
-        if (call->client_gone()) return call->Fail(GoneWhileQueued());
+  return Answer<v1::ChatResponse>(
+      context, "Chat", request->ByteSizeLong(),
+      [this, request = *request](const std::shared_ptr<GenerationCall>& call,
+                                 const CallContext& call_context) {
         absl::StatusOr<RenderedChat> chat =
             router::RenderChat(parts_.model, request.input(), absl::Now());
-        Run(call, context,
+        Run(call, call_context,
             chat.ok() ? absl::StatusOr<std::vector<uint32_t>>(std::move(chat->ids)) : chat.status(),
             request.options());
       });
-  if (!accepted) reactor->call()->Fail(Busy());
-  return reactor;
 }
 
 void RouterService::Run(const std::shared_ptr<GenerationCall>& call, const CallContext& context,
@@ -108,8 +138,9 @@ void RouterService::Run(const std::shared_ptr<GenerationCall>& call, const CallC
   if (!request.ok()) return call->Fail(request.status());
   request->spec.session = RandomId<SessionId>();
   request->spec.deadline = context.deadline;
-  request->spec.traceparent = context.traceparent;
+  request->spec.tenant = context.tenant;
   request->spec.jitter_seed = RandomSeed();
+  request->spec.traceparent = call->StartSpan(context.trace, request->spec).ToTraceparent();
   call->Begin(*request, *parts_.model.tokenizer);
   absl::StatusOr<std::shared_ptr<GenerationDriver>> driver =
       parts_.registry.Enter(std::move(request->spec), call, MakeRetokenizer());
@@ -140,7 +171,7 @@ Retokenizer RouterService::MakeRetokenizer() {
 // ends the call with its status.
 template <typename Work>
 grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* context,
-                                               absl::string_view rpc,
+                                               absl::string_view rpc, Access access,
                                                std::optional<size_t> pooled_bytes, Work work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto finish = [reactor, timer = metrics::RpcTimer(parts_.metrics.all, parts_.clock, rpc)](
@@ -149,9 +180,17 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
     timer.Finish(rpc::CodeName(result.error_code()));
     reactor->Finish(result);
   };
+  absl::StatusOr<Caller> caller = access == Access::kOperators
+                                      ? parts_.callers.IdentifyOperator(*context)
+                                      : parts_.callers.Identify(*context);
+  if (!caller.ok()) {
+    finish(caller.status());
+    return reactor;
+  }
   const bool pooled = pooled_bytes.has_value();
-  auto run = [work = std::move(work), finish, context, pooled]() mutable {
-    finish(pooled && context->IsCancelled() ? GoneWhileQueued() : work());
+  auto run = [work = std::move(work), caller = *std::move(caller), finish, context,
+              pooled]() mutable {
+    finish(pooled && context->IsCancelled() ? GoneWhileQueued() : work(caller));
   };
   if (!pooled) {
     run();
@@ -165,27 +204,28 @@ grpc::ServerUnaryReactor* RouterService::Unary(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* RouterService::Tokenize(grpc::CallbackServerContext* context,
                                                   const v1::TokenizeRequest* request,
                                                   v1::TokenizeResponse* response) {
-  return Unary(
-      context, "Tokenize", request->ByteSizeLong(), [this, request, response]() -> absl::Status {
-        v1::GenerateRequest prompt;
-        prompt.set_text(request->text());
-        prompt.set_add_special_tokens(request->add_special_tokens());
-        prompt.set_plain_text(request->plain_text());
-        KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, PromptIds(parts_.model, prompt));
-        for (const uint32_t id : ids) {
-          const absl::string_view piece = parts_.model.tokenizer->TokenBytes(id);
-          response->add_ids(id);
-          response->add_pieces(piece.data(), piece.size());
-        }
-        return absl::OkStatus();
-      });
+  return Unary(context, "Tokenize", Access::kClients, request->ByteSizeLong(),
+               [this, request, response](const Caller&) -> absl::Status {
+                 v1::GenerateRequest prompt;
+                 prompt.set_text(request->text());
+                 prompt.set_add_special_tokens(request->add_special_tokens());
+                 prompt.set_plain_text(request->plain_text());
+                 KVMESH_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                                         PromptIds(parts_.model, prompt));
+                 for (const uint32_t id : ids) {
+                   const absl::string_view piece = parts_.model.tokenizer->TokenBytes(id);
+                   response->add_ids(id);
+                   response->add_pieces(piece.data(), piece.size());
+                 }
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* RouterService::Detokenize(grpc::CallbackServerContext* context,
                                                     const v1::DetokenizeRequest* request,
                                                     v1::DetokenizeResponse* response) {
-  return Unary(context, "Detokenize", request->ByteSizeLong(),
-               [this, request, response]() -> absl::Status {
+  return Unary(context, "Detokenize", Access::kClients, request->ByteSizeLong(),
+               [this, request, response](const Caller&) -> absl::Status {
                  v1::GenerateRequest ids;
                  *ids.mutable_token_ids()->mutable_ids() = request->ids();
                  KVMESH_RETURN_IF_ERROR(PromptIds(parts_.model, ids).status());
@@ -207,36 +247,40 @@ grpc::ServerUnaryReactor* RouterService::Detokenize(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* RouterService::RenderChat(grpc::CallbackServerContext* context,
                                                     const v1::RenderChatRequest* request,
                                                     v1::RenderChatResponse* response) {
-  return Unary(
-      context, "RenderChat", request->ByteSizeLong(), [this, request, response]() -> absl::Status {
-        KVMESH_ASSIGN_OR_RETURN(RenderedChat chat,
-                                router::RenderChat(parts_.model, request->input(), absl::Now()));
-        response->mutable_ids()->Add(chat.ids.begin(), chat.ids.end());
-        response->set_text(std::move(chat.text));
-        return absl::OkStatus();
-      });
+  return Unary(context, "RenderChat", Access::kClients, request->ByteSizeLong(),
+               [this, request, response](const Caller&) -> absl::Status {
+                 KVMESH_ASSIGN_OR_RETURN(
+                     RenderedChat chat,
+                     router::RenderChat(parts_.model, request->input(), absl::Now()));
+                 response->mutable_ids()->Add(chat.ids.begin(), chat.ids.end());
+                 response->set_text(std::move(chat.text));
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* RouterService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest*,
                                                    v1::GetStatusResponse* response) {
-  return Unary(context, "GetStatus", std::nullopt, [this, response] {
-    const GenerationRegistry::Counts counts = parts_.registry.counts();
-    response->set_generations_running(static_cast<uint32_t>(counts.running));
-    response->set_generations_queued(static_cast<uint32_t>(counts.queued));
-    response->set_generations_max(parts_.generations_max);
-    response->set_draining(counts.draining);
-    response->set_context_length(ContextLength());
-    ReportShards(parts_.shards.Views(), parts_.shards.Facts(), parts_.model.identity, response);
-    return absl::OkStatus();
-  });
+  return Unary(
+      context, "GetStatus", Access::kClients, std::nullopt, [this, response](const Caller& caller) {
+        const GenerationRegistry::Counts counts = parts_.registry.counts(ScopeOf(caller));
+        response->set_generations_running(static_cast<uint32_t>(counts.running));
+        response->set_generations_queued(static_cast<uint32_t>(counts.queued));
+        response->set_generations_max(parts_.generations_max);
+        response->set_draining(counts.draining);
+        response->set_context_length(ContextLength());
+        ReportShards(parts_.shards.Views(), parts_.shards.Facts(), parts_.model.identity, response);
+        if (!caller.is_operator) HideLoad(response);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* RouterService::ListGenerations(grpc::CallbackServerContext* context,
                                                          const v1::ListGenerationsRequest* request,
                                                          v1::ListGenerationsResponse* response) {
   return Unary(
-      context, "ListGenerations", std::nullopt, [this, request, response]() -> absl::Status {
+      context, "ListGenerations", Access::kClients, std::nullopt,
+      [this, request, response](const Caller& caller) -> absl::Status {
         if (request->page_size() > limits::kListPageMax) {
           return absl::InvalidArgumentError(absl::StrCat("page_size is ", request->page_size(),
                                                          "; at most ", limits::kListPageMax,
@@ -247,7 +291,8 @@ grpc::ServerUnaryReactor* RouterService::ListGenerations(grpc::CallbackServerCon
           KVMESH_ASSIGN_OR_RETURN(after, SessionId::FromHex(request->page_token(), "page_token"));
         }
         const uint32_t size = request->page_size() == 0 ? kListPageDefault : request->page_size();
-        const std::vector<GenerationDriver::Info> infos = parts_.registry.List(after, size + 1);
+        const std::vector<GenerationDriver::Info> infos =
+            parts_.registry.List(ScopeOf(caller), after, size + 1);
         for (size_t i = 0; i < std::min<size_t>(infos.size(), size); ++i) {
           ReportGeneration(infos[i], response->add_generations());
         }
@@ -259,17 +304,19 @@ grpc::ServerUnaryReactor* RouterService::ListGenerations(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* RouterService::CancelGeneration(
     grpc::CallbackServerContext* context, const v1::CancelGenerationRequest* request,
     v1::CancelGenerationResponse*) {
-  return Unary(context, "CancelGeneration", std::nullopt, [this, request]() -> absl::Status {
-    KVMESH_ASSIGN_OR_RETURN(const SessionId session,
-                            SessionId::FromHex(request->generation_id(), "generation_id"));
-    return parts_.registry.Cancel(session);
-  });
+  return Unary(context, "CancelGeneration", Access::kClients, std::nullopt,
+               [this, request](const Caller& caller) -> absl::Status {
+                 KVMESH_ASSIGN_OR_RETURN(
+                     const SessionId session,
+                     SessionId::FromHex(request->generation_id(), "generation_id"));
+                 return parts_.registry.Cancel(session, ScopeOf(caller));
+               });
 }
 
 grpc::ServerUnaryReactor* RouterService::Drain(grpc::CallbackServerContext* context,
                                                const v1::RouterServiceDrainRequest*,
                                                v1::RouterServiceDrainResponse*) {
-  return Unary(context, "Drain", std::nullopt, [this] {
+  return Unary(context, "Drain", Access::kOperators, std::nullopt, [this](const Caller&) {
     parts_.on_drain();
     return absl::OkStatus();
   });

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/trace.h"
 #include "common/rpc/checked_service.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "services/router/grpc/callers.h"
 #include "services/router/grpc/discovery.h"
 #include "services/router/grpc/generation_registry.h"
 #include "services/router/grpc/prepare.h"
@@ -27,10 +29,12 @@ class RouterService final : public rpc::CheckedService<v1::RouterService> {
   struct Parts {
     const RouterModel& model;
     const Clock& clock;
+    Callers& callers;
     Discovery& shards;
     GenerationRegistry& registry;
     RouterMetrics& metrics;
     WorkPool& pool;
+    double trace_sample_ratio = 0;       // of calls that bring no trace
     absl::Duration generation_time_max;  // deadline of calls without one, and the longest allowed
     uint32_t generations_max;
     std::function<void()> on_drain;
@@ -69,17 +73,23 @@ class RouterService final : public rpc::CheckedService<v1::RouterService> {
   // What a call brings besides its request.
   struct CallContext {
     MonoTime deadline;
-    std::string traceparent;
+    Trace trace;  // what the call is a part of
+    TenantPtr tenant;
   };
-  CallContext ContextOf(grpc::CallbackServerContext* context) const;
+  CallContext ContextOf(grpc::CallbackServerContext* context, const Caller& caller) const;
   void Run(const std::shared_ptr<GenerationCall>& call, const CallContext& context,
            absl::StatusOr<std::vector<uint32_t>> prompt, const v1::GenerationOptions& options);
   // The least of the model's own context and those of the shards that serve it.
   uint32_t ContextLength() const;
   Retokenizer MakeRetokenizer();
+  template <typename Response, typename Start>
+  grpc::ServerWriteReactor<Response>* Answer(grpc::CallbackServerContext* context,
+                                             absl::string_view rpc, size_t request_bytes,
+                                             Start start);
+  enum class Access { kClients, kOperators };
   template <typename Work>
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, absl::string_view rpc,
-                                  std::optional<size_t> pooled_bytes, Work work);
+                                  Access access, std::optional<size_t> pooled_bytes, Work work);
 
   const Parts parts_;
   std::once_flag pieces_once_;

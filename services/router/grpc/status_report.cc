@@ -62,6 +62,13 @@ void ReportShards(const std::vector<ShardView>& views, absl::Span<const ShardFac
   for (const forward::HopRef& hop : route->hops) FillHop(hop, response->add_route());
 }
 
+void HideLoad(v1::GetStatusResponse* response) {
+  for (v1::ShardStatus& shard : *response->mutable_shards()) {
+    shard.clear_live_sessions();
+    shard.clear_bytes_used();
+  }
+}
+
 void ReportGeneration(const GenerationDriver::Info& info, v1::GenerationInfo* proto) {
   proto->set_generation_id(info.session.ToHex());
   proto->set_state(std::string(StateName(info)));

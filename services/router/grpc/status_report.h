@@ -16,4 +16,7 @@ void ReportShards(const std::vector<ShardView>& views, absl::Span<const ShardFac
 
 void ReportGeneration(const GenerationDriver::Info& info, v1::GenerationInfo* proto);
 
+// Takes out what tells of other clients' doings: live sessions and memory in use.
+void HideLoad(v1::GetStatusResponse* response);
+
 }  // namespace kvmesh::router

@@ -8,13 +8,16 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/rpc/span.h"
 
 namespace kvmesh::router {
 
 // Shared only because std::function wants copies.
 template <typename Stub, typename Request, typename Response>
 struct UnaryCall {
-  UnaryCall(std::shared_ptr<Stub> its_stub, absl::Duration timeout) : stub(std::move(its_stub)) {
+  UnaryCall(std::shared_ptr<Stub> its_stub, absl::Duration timeout, const Trace& trace = {})
+      : stub(std::move(its_stub)) {
+    rpc::AddTrace(context, trace);
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   }
   const std::shared_ptr<Stub> stub;  // shared: its owner may forget it first

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/layer_range.h"
+#include "common/base/trace.h"
 #include "common/forward/frames.h"
 #include "services/shard/core/layer_state.h"
 
@@ -77,6 +78,7 @@ struct SaveJob {
   WriteId write_id;
   std::string store_address;
   absl::Duration time_limit;
+  Trace trace;  // of the stream that asked; none: the shard itself did
 
   bool fragment() const { return store_address.empty(); }
 };
@@ -94,6 +96,7 @@ struct RestoreJob {
   std::vector<uint32_t> tokens;  // ids, as the history has them
   std::vector<SlabRead> reads;   // together all of the shard's layers
   absl::Duration time_limit;
+  Trace trace;
 };
 
 // Why state was not restored.

@@ -128,6 +128,7 @@ absl::Status Hop::Accept(StreamId id, forward::Open open, MonoTime now) {
   stream.hops_behind = open.hops.size() - 1;
   stream.stateful = stateful;
   stream.admitted = admitted;
+  stream.trace = ParseTraceparent(open.traceparent).value_or(Trace());
   stream.sampling = std::make_shared<const forward::SamplingOptions>(open.sampling);
   stream.history = open.history;
   stream.prompt_tokens = open.prompt_tokens;

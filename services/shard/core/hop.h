@@ -166,6 +166,7 @@ class Hop {
     size_t hops_behind = 0;
     bool stateful = false;
     bool admitted = false;  // this stream's Open made the entry
+    Trace trace;
     std::shared_ptr<const forward::SamplingOptions> sampling;
     std::vector<uint32_t> history;
     uint32_t prompt_tokens = 0;

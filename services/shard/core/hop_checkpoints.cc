@@ -32,7 +32,8 @@ void Hop::ExecuteSave(StreamId id, Stream& stream, const forward::Save& save) {
           .reason = save.reason,
           .write_id = save.write_id,
           .store_address = target->second,
-          .time_limit = options_.checkpoints.save_timeout},
+          .time_limit = options_.checkpoints.save_timeout,
+          .trace = stream.trace},
          id);
 }
 
@@ -134,7 +135,8 @@ RestoreJob Hop::MakeRestoreJob(StreamId id, const forward::Open& open,
   RestoreJob job{.stream = id,
                  .cache_namespace = open.cache_namespace,
                  .tokens = stream.restore_tokens,
-                 .time_limit = options_.checkpoints.restore_timeout};
+                 .time_limit = options_.checkpoints.restore_timeout,
+                 .trace = stream.trace};
   job.reads = PlanReads(restore, options_.layers).value();  // the edge has checked it
   return job;
 }

@@ -119,7 +119,7 @@ CheckpointIo::CheckpointIo(const CheckpointIoOptions& options, const Clock& cloc
       events_(std::move(events)),
       meta_(options.meta_address.empty()
                 ? nullptr
-                : std::make_unique<MetaClient>(options.meta_address, saving_)),
+                : std::make_unique<MetaClient>(options.meta_address, options.tls, saving_)),
       saves_(options.save_threads, options.waiting_max),
       fragments_(options.fragment_threads, options.waiting_max),
       restores_(options.restore_threads, options.waiting_max) {}
@@ -174,7 +174,7 @@ std::optional<SaveDrop> CheckpointIo::RunSave(SaveJob& job, MonoTime deadline) {
   auto slab =
       BuildSlab(*std::move(draft), std::move(job.snapshot), place->write_id,
                 static_cast<uint64_t>(absl::ToUnixSeconds(absl::Now())), options_.facts, stopping_);
-  const absl::Status put = slab.ok() ? Put(job.id, *place, *slab, deadline) : absl::OkStatus();
+  const absl::Status put = slab.ok() ? Put(job, *place, *slab, deadline) : absl::OkStatus();
   if (slab.ok() && put.ok()) return std::nullopt;
   if (job.fragment()) meta_->Cancel(place->write_id, kCancelTimeout);
   if (!slab.ok()) return BuildDropOf(slab.status());
@@ -198,7 +198,7 @@ absl::StatusOr<Reservation> CheckpointIo::Reserve(const SaveJob& job, const Slab
                                 deadline - clock_.Now());
 }
 
-absl::Status CheckpointIo::Put(SaveId id, const Reservation& place,
+absl::Status CheckpointIo::Put(const SaveJob& job, const Reservation& place,
                                const std::shared_ptr<const BuiltSlab>& slab, MonoTime deadline) {
   const absl::Duration left = deadline - clock_.Now();
   if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no time left to send it");
@@ -210,9 +210,9 @@ absl::Status CheckpointIo::Put(SaveId id, const Reservation& place,
   header.set_tokens_sha256(meta.tokens_sha256.bytes().data(), Sha256Digest::kSize);
   header.set_size_bytes(slab->image().size());
   header.set_payload_crc32c(meta.payload_crc32c());
-  events_.save_started(id);
+  events_.save_started(job.id);
   return rpc::PutSlab(channel, header, {.parts = slab->image().Parts(), .owner = slab}, left,
-                      &saving_)
+                      &saving_, job.trace)
       .status();
 }
 
@@ -305,7 +305,7 @@ std::optional<RestoreFailure> CheckpointIo::Read(Restoring& restoring, size_t re
         failure = reader->Append(bytes);
         return failure.has_value() ? absl::DataLossError("refused") : absl::OkStatus();
       },
-      &restoring.calls);
+      &restoring.calls, job.trace);
   if (failure.has_value()) return failure;
   if (given_up()) return failed(RestoreFault::kCancelled, "nobody waits for it any more");
   if (!got.ok()) return failed(FaultOf(got.status()), got.status().message());
@@ -327,7 +327,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CheckpointIo::ChannelTo(const std
   MutexLock lock(&mutex_);
   if (channels_.size() >= kChannelsMax && channels_.count(address) == 0) channels_.clear();
   std::shared_ptr<grpc::Channel>& channel = channels_[address];
-  if (channel == nullptr) channel = rpc::MakeChannel(address);
+  if (channel == nullptr) {
+    channel = rpc::MakeChannel(address, options_.tls, rpc::Role::kBlob);
+  }
   return channel;
 }
 

@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/rpc/call_group.h"
+#include "common/rpc/channel.h"
 #include "services/shard/core/checkpoint.h"
 #include "services/shard/core/engine.h"
 #include "services/shard/core/job.h"
@@ -30,7 +31,8 @@ namespace kvmesh::shard {
 struct CheckpointIoOptions {
   SlabFacts facts;
   uint32_t model_layers = 0;
-  std::string meta_address;  // empty: no fragments
+  std::string meta_address;               // empty: no fragments
+  std::shared_ptr<rpc::TlsIdentity> tls;  // null: plaintext
   // Whether a store may be dialled, whoever names it.
   std::function<bool(const std::string&)> store_allowed;
   // Slabs that are built and sent at a time: each costs its size in memory beside the snapshot.
@@ -70,7 +72,7 @@ class CheckpointIo {
   std::optional<SaveDrop> RunSave(SaveJob& job, MonoTime deadline);
   absl::StatusOr<Reservation> Reserve(const SaveJob& job, const SlabDraft& draft,
                                       MonoTime deadline);
-  absl::Status Put(SaveId id, const Reservation& place,
+  absl::Status Put(const SaveJob& job, const Reservation& place,
                    const std::shared_ptr<const BuiltSlab>& slab, MonoTime deadline);
   void RunRead(Restoring& restoring, size_t read, bool run);
   std::optional<RestoreFailure> Read(Restoring& restoring, size_t read);

@@ -26,8 +26,10 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
 
 }  // namespace
 
-MetaClient::MetaClient(const std::string& address, rpc::CallGroup& reserving)
-    : reserving_(reserving), stub_(v1::MetaService::NewStub(rpc::MakeChannel(address))) {}
+MetaClient::MetaClient(const std::string& address, const std::shared_ptr<rpc::TlsIdentity>& tls,
+                       rpc::CallGroup& reserving)
+    : reserving_(reserving),
+      stub_(v1::MetaService::NewStub(rpc::MakeChannel(address, tls, rpc::Role::kMeta))) {}
 
 absl::StatusOr<Reservation> MetaClient::ReserveFragment(const FragmentRequest& request,
                                                         absl::Duration timeout) {

@@ -11,6 +11,7 @@
 #include "common/base/layer_range.h"
 #include "common/forward/frames.h"
 #include "common/rpc/call_group.h"
+#include "common/rpc/channel.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
 
 namespace kvmesh::shard {
@@ -31,8 +32,9 @@ struct Reservation {
 
 class MetaClient {
  public:
-  // `reserving`, which outlives it, has the calls of ReserveFragment.
-  MetaClient(const std::string& address, rpc::CallGroup& reserving);
+  // `tls`: null for plaintext. `reserving`, which outlives it, has the calls of ReserveFragment.
+  MetaClient(const std::string& address, const std::shared_ptr<rpc::TlsIdentity>& tls,
+             rpc::CallGroup& reserving);
 
   // The arbiter's errors (Meta.Reserve); DeadlineExceeded after `timeout`; Cancelled with the
   // group; Internal: its answer has no write_id, or another number of ranges than the one asked

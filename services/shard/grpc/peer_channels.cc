@@ -18,7 +18,7 @@ std::shared_ptr<grpc::Channel> PeerChannels::Take(const std::string& address) {
       return channel;
     }
   }
-  return rpc::MakeChannel(address);
+  return rpc::MakeChannel(address, tls_, rpc::Role::kShard);
 }
 
 void PeerChannels::Return(const std::string& address, std::shared_ptr<grpc::Channel> channel,

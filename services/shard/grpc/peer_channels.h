@@ -9,16 +9,19 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/rpc/channel.h"
 
 namespace kvmesh::shard {
 
 class PeerChannels {
  public:
-  // `idle_max`: idle connections kept, to all peers together.
-  explicit PeerChannels(size_t idle_max) : idle_max_(idle_max) {}
+  // `idle_max`: idle connections kept, to all peers together. `tls`: null for plaintext.
+  explicit PeerChannels(size_t idle_max, std::shared_ptr<rpc::TlsIdentity> tls = nullptr)
+      : idle_max_(idle_max), tls_(std::move(tls)) {}
 
   // An idle connection to `address`, else a new one, which connects at its first call.
   std::shared_ptr<grpc::Channel> Take(const std::string& address);
@@ -28,6 +31,7 @@ class PeerChannels {
 
  private:
   const size_t idle_max_;
+  const std::shared_ptr<rpc::TlsIdentity> tls_;
   Mutex mutex_;
   size_t idle_count_ ABSL_GUARDED_BY(mutex_) = 0;
   // Shared with the streams' stubs.

@@ -17,7 +17,8 @@ constexpr absl::Duration kWakeUp = absl::Seconds(1);
 
 ShardRuntime::ShardRuntime(const HopOptions& options, const Clock& clock, Engine& engine,
                            const Vocabulary& vocabulary, ShardMetrics& metrics,
-                           const CheckpointIoOptions& checkpoints)
+                           const CheckpointIoOptions& checkpoints,
+                           const std::shared_ptr<rpc::TlsIdentity>& tls)
     : options_(options),
       clock_(clock),
       engine_(engine),
@@ -25,7 +26,8 @@ ShardRuntime::ShardRuntime(const HopOptions& options, const Clock& clock, Engine
       metrics_(metrics),
       runner_(engine, vocabulary),
       hop_(options),
-      checkpoints_(options.checkpoints.enabled ? MakeCheckpoints(checkpoints) : nullptr) {
+      checkpoints_(options.checkpoints.enabled ? MakeCheckpoints(checkpoints) : nullptr),
+      channels_(kIdleChannelsMax, tls) {
   metrics_.Export(hop_, engine_.kv_saturated());
 }
 

@@ -46,10 +46,11 @@ struct ShardSnapshot {
 
 class ShardRuntime {
  public:
-  // All references must outlive it.
+  // All references but `tls` (null for plaintext) must outlive it.
   ShardRuntime(const HopOptions& options, const Clock& clock, Engine& engine,
                const Vocabulary& vocabulary, ShardMetrics& metrics,
-               const CheckpointIoOptions& checkpoints);
+               const CheckpointIoOptions& checkpoints,
+               const std::shared_ptr<rpc::TlsIdentity>& tls);
   ~ShardRuntime();
   ShardRuntime(const ShardRuntime&) = delete;
   ShardRuntime& operator=(const ShardRuntime&) = delete;
@@ -123,7 +124,7 @@ class ShardRuntime {
   absl::flat_hash_map<StreamId, std::shared_ptr<UpStream>> ups_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<StreamId, std::shared_ptr<DownStream>> downs_ ABSL_GUARDED_BY(mutex_);
   size_t calls_open_ ABSL_GUARDED_BY(mutex_) = 0;  // to next hops, cancelled ones included
-  PeerChannels channels_{kIdleChannelsMax};
+  PeerChannels channels_;
   std::thread compute_thread_;
 };
 

@@ -96,9 +96,9 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
                  << (options.caching ? "its layers cannot run with a cache" : "switched off")
                  << "): every route over it is stateless";
   }
-  shard->runtime_ = std::make_unique<ShardRuntime>(shard->OptionsOfHop(), clock, *shard->engine_,
-                                                   *shard->vocabulary_, shard->metrics_,
-                                                   shard->OptionsOfCheckpoints());
+  shard->runtime_ = std::make_unique<ShardRuntime>(
+      shard->OptionsOfHop(), clock, *shard->engine_, *shard->vocabulary_, shard->metrics_,
+      shard->OptionsOfCheckpoints(), options.server.tls);
   shard->service_ = std::make_unique<ShardService>(*shard->runtime_, shard->Description(digests),
                                                    [raw = shard.get()] { raw->Drain(); });
   KVMESH_ASSIGN_OR_RETURN(
@@ -154,6 +154,7 @@ CheckpointIoOptions ShardServer::OptionsOfCheckpoints() const {
       .facts = SlabFactsOf(engine_->info()),
       .model_layers = engine_->info().config.layer_count,
       .meta_address = options_.meta_address,
+      .tls = options_.server.tls,
       .store_allowed = [this](const std::string& address) { return stores_.Allows(address); }};
   checkpoints.facts.min_tokens = options_.checkpoints.min_tokens;
   checkpoints.facts.align_tokens = options_.align_tokens;

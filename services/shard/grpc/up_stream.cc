@@ -65,13 +65,14 @@ bool UpStream::TakeFrame() {
     End(status);
     return false;
   }
-  if (const auto* open = std::get_if<forward::Open>(&*frame)) {
+  if (auto* open = std::get_if<forward::Open>(&*frame)) {
     opened_ = true;
     tail_ = open->hops.size() == 1;
     session_ = open->session.ToHex();
+    StartSpan(*open);
     LOG(INFO) << "session " << session_ << " opened, epoch " << static_cast<uint64_t>(open->epoch)
               << ", attempt " << static_cast<uint64_t>(open->attempt) << ", trace "
-              << (open->traceparent.empty() ? "none" : absl::CHexEscape(open->traceparent));
+              << (span_.trace().exists() ? span_.trace().trace_id : "none");
   }
   close_received_ = close_received_ || std::holds_alternative<forward::Close>(*frame);
   request_.message.Clear();
@@ -89,6 +90,17 @@ bool UpStream::TakeFrame() {
   // The end may have overtaken the frame on another thread.
   if (lost) runtime_.OnUpLost(id_);
   return !lost && !step;
+}
+
+// What this hop does is a part of what its caller does, and the next hop's work is a part of this.
+void UpStream::StartSpan(forward::Open& open) {
+  const Trace parent = ParseTraceparent(open.traceparent).value_or(Trace());
+  span_ = rpc::Span("shard", "forward", parent, static_cast<uint64_t>(open.attempt));
+  span_.Set("session", session_);
+  span_.Set("hop", open.hop_index);
+  span_.Set("epoch", static_cast<uint64_t>(open.epoch));
+  span_.Set("attempt", static_cast<uint64_t>(open.attempt));
+  open.traceparent = span_.trace().ToTraceparent();
 }
 
 void UpStream::Lost() {
@@ -196,6 +208,7 @@ void UpStream::OnWriteDone(bool ok) {
 void UpStream::OnDone() {
   {
     MutexLock lock(&mutex_);
+    if (status_.has_value()) span_.End(rpc::CodeName(status_->error_code()));
     if (!session_.empty() && status_.has_value()) {
       LOG(INFO) << "session " << session_ << " ended: " << rpc::CodeName(status_->error_code())
                 << " " << absl::CHexEscape(status_->error_message());

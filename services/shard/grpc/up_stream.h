@@ -17,6 +17,7 @@
 
 #include "common/base/mutex.h"
 #include "common/rpc/parsed.h"
+#include "common/rpc/span.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "services/shard/grpc/shard_runtime.h"
 
@@ -46,6 +47,7 @@ class UpStream final
   bool TakeFrame();
   // The read that was put off until a step's answer.
   void ReadOn();
+  void StartSpan(forward::Open& open);
   void Lost();
   // What gRPC is to do next, chosen under the lock and started outside it.
   enum class Next { kNothing, kWrite, kFinish };
@@ -61,6 +63,7 @@ class UpStream final
   bool opened_ = false;          // only reads touch it
   bool tail_ = false;            // likewise
   std::string session_;          // likewise, and OnDone after them; for the log
+  rpc::Span span_;               // likewise
   bool close_received_ = false;  // likewise
 
   Mutex mutex_;

@@ -218,8 +218,8 @@ TEST(RoutePlanner, APinnedGenerationFindsAnotherSplitOfItsModel) {
 
 TEST(RoutePlanner, TheNamespaceSeparatesTenants) {
   const std::vector<ShardFacts> shards = {Shard("a", 0, 8)};
-  EXPECT_NE(PlanRoute(shards, Own(), {.tenant = "a"})->cache_namespace.ctx_params_hash,
-            PlanRoute(shards, Own(), {.tenant = "b"})->cache_namespace.ctx_params_hash);
+  EXPECT_NE(PlanRoute(shards, Own(), {.tenant_salt = "a"})->cache_namespace.ctx_params_hash,
+            PlanRoute(shards, Own(), {.tenant_salt = "b"})->cache_namespace.ctx_params_hash);
 }
 
 TEST(RoutePlanner, ContradictoryRangesAreUnusableNotFatal) {

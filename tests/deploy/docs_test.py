@@ -11,8 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages for those who run the mesh; the others speak of the programs' insides too.
 OPERATORS_PAGES = ["install", "operate", "sizing", "upgrade", "failure-guide", "faq", "runbook"]
-# Agreed on, and of no release yet: the programs get these flags with TLS and tenants. Nothing else may be missing.
-COMING_FLAGS = {"--tls-dir", "--tls-allow-roles", "--clients-file", "--token-file"}
 OTHER_PROGRAMS_FLAGS = {"--namespace", "--create-namespace", "--set", "--values", "--reuse-values", "--cascade", "--now", "--read-only"}
 
 
@@ -36,7 +34,7 @@ class DocsTest(unittest.TestCase):
         programs = pathlib.Path(os.environ["KVMESH_BIN_DIR"])
         commands = [[f"kvmesh-{name}"] for name in ("router", "shard", "meta", "blob")]
         commands += [["kvmesh", *words.split()] for words in ("", "up", "generate", "explain", "checkpoints rm", "checkpoints ls", "slab ls", "bench lookup")]
-        known = OTHER_PROGRAMS_FLAGS | COMING_FLAGS
+        known = OTHER_PROGRAMS_FLAGS
         for program, *words in commands:
             usage = subprocess.run([programs / program, *words, "--help"], text=True, timeout=60, check=True, stdout=subprocess.PIPE)
             known |= set(re.findall(r"--[a-z][a-z-]+", usage.stdout))

@@ -14,8 +14,6 @@ import yaml  # noqa: E402  (PyYAML, which tools/test.sh puts there)
 
 UNITS = ROOT / "deploy/systemd"
 COMPOSE = ROOT / "deploy/compose"
-# Agreed on, and of no release yet: the programs get these flags with TLS and tenants. Nothing else may be missing.
-COMING_FLAGS = {"--tls-dir", "--tls-allow-roles", "--clients-file", "--token-file"}
 
 
 def known_flags(program):
@@ -48,7 +46,7 @@ class UnitsTest(unittest.TestCase):
             with self.subTest(path.name):
                 lines = [line for line in examples.splitlines() if not line.startswith("#")]
                 used = set(re.findall(r"--[a-z-]+", arguments + " ".join(lines)))
-                self.assertEqual(set(), used - known_flags(program) - COMING_FLAGS)
+                self.assertEqual(set(), used - known_flags(program))
 
     def test_units_leave_time_to_drain_and_save(self):
         for path, text, _, arguments, _ in self.units():
@@ -73,7 +71,7 @@ class ComposeTest(unittest.TestCase):
             with self.subTest(name):
                 program, *arguments = service["command"]
                 used = {argument.split("=")[0] for argument in arguments}
-                self.assertEqual(set(), used - known_flags(pathlib.PurePath(program).name) - COMING_FLAGS)
+                self.assertEqual(set(), used - known_flags(pathlib.PurePath(program).name))
                 for host in re.findall(r"(?:--(?:meta|peers|shards|advertise)=|,)([a-z0-9-]+):50051", " ".join(arguments)):
                     self.assertIn(host, self.services)
 

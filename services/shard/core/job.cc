@@ -63,8 +63,12 @@ JobResult JobRunner::Run(Job& job) {
   absl::StatusOr<absl::Span<const float>> logits;
   if (job.from_row) {
     absl::StatusOr<std::vector<float>> of_row = engine_.Logits(job.stored_row);
-    if (of_row.ok()) logits_ = *std::move(of_row);
-    logits = of_row.ok() ? absl::StatusOr<absl::Span<const float>>(logits_) : of_row.status();
+    if (of_row.ok()) {
+      logits_ = *std::move(of_row);
+      logits = absl::MakeConstSpan(logits_);
+    } else {
+      logits = of_row.status();
+    }
   } else {
     logits = RunLayers(job, &result);
   }

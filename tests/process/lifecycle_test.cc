@@ -3,10 +3,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/channel.h"
+#include "kvmesh/v1/shard.grpc.pb.h"
 #include "tests/process/process_testing.h"
 #include "tools/kvmesh/local_mesh.h"
 
@@ -215,6 +218,18 @@ TEST(Failover, ARouterKilledInMidGenerationLeavesShardsThatServeTheNextOne) {
   }));
 }
 
+bool HasLiveSession(const std::string& shard) {
+  const auto stub = v1::ShardService::NewStub(rpc::MakeChannel(shard));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::ListSessionsResponse response;
+  const grpc::Status status = stub->ListSessions(&context, {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return std::any_of(
+      response.sessions().begin(), response.sessions().end(),
+      [](const v1::SessionInfo& session) { return session.state() == v1::SESSION_STATE_LIVE; });
+}
+
 TEST(Failover, AShardKilledInMidGenerationIsReplacedByItsReplicaWithTheSameIds) {
   Mesh mesh(RealModel(), {"--replicas", "2"});
   ASSERT_TRUE(mesh.started());
@@ -222,13 +237,21 @@ TEST(Failover, AShardKilledInMidGenerationIsReplacedByItsReplicaWithTheSameIds) 
   ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status;
   ASSERT_EQ(undisturbed.ids.size(), kTokens);
 
+  std::vector<std::string> tails;  // the two shards of the last layers
+  const v1::GetStatusResponse shards = mesh.Status();
+  for (const v1::ShardStatus& shard : shards.shards()) {
+    if (shard.layers().end() == 30) tails.push_back(shard.address());
+  }
+  ASSERT_EQ(tails.size(), 2u);
+  // What a shard itself says: the router's status lags behind it by a heartbeat.
+  for (const std::string& tail : tails) {
+    ASSERT_TRUE(WaitUntil([&] { return !HasLiveSession(tail); })) << "of the generation before";
+  }
   std::string killed;
   const Answer disturbed = Generate(mesh.router(), kPrompt, kTokens, [&](size_t tokens) {
     if (tokens < 8 || !killed.empty()) return;
-    // The shard of the last layers that holds this generation.
-    const v1::GetStatusResponse status = mesh.Status();
-    for (const v1::ShardStatus& shard : status.shards()) {
-      if (shard.live_sessions() > 0 && shard.layers().end() == 30) killed = shard.address();
+    for (const std::string& tail : tails) {
+      if (HasLiveSession(tail)) killed = tail;
     }
     if (!killed.empty()) kill(mesh.At(killed).pid, SIGKILL);
   });

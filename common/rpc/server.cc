@@ -19,6 +19,7 @@
 namespace kvmesh::rpc {
 namespace {
 
+constexpr int kAheadBytesMax = 4 << 20;  // of one call
 constexpr int kConcurrentStreamsMax = 4096;
 
 void ApplyLimits(grpc::ServerBuilder& builder) {
@@ -33,6 +34,10 @@ void ApplyLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              keepalive_ms / 4);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConcurrentStreamsMax);
+  // What a peer may send ahead of a slow reader is memory here; gRPC's own guess of the path's
+  // capacity lets it grow to tens of megabytes.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kAheadBytesMax);
   // Two processes on one port would split the clients between them.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

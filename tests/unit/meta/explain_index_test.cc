@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/string_view.h"
 #include "services/meta/index/read_index.h"
 #include "tests/testing/index_rows.h"
 
@@ -169,7 +170,7 @@ TEST_F(ExplainIndexTest, ARowsOwnLongestCutPointIsFoundWhileLongerRowsExist) {
   const std::string text = RowText(1, 4000);
   Open(1, text.substr(0, 3000), {1000, 2000});
   Open(2, text);
-  const LookupQuery query(kIndexNamespace, text.substr(0, 2500));
+  const LookupQuery query(kIndexNamespace, absl::string_view(text).substr(0, 2500));
   PromptPath path(query);
   const auto hit = index_.LookupRow(RowId{1}, path);
   ASSERT_TRUE(hit.has_value());

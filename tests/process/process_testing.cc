@@ -58,6 +58,32 @@ bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout) {
   return true;
 }
 
+void ExpectNothingLeft(const std::function<std::string()>& what_is_left) {
+  std::string left;
+  EXPECT_TRUE(WaitUntil([&] {
+    left = what_is_left();
+    return left.empty();
+  })) << left;
+}
+
+std::string WhatRuns(const v1::GetStatusResponse& status) {
+  if (status.generations_running() + status.generations_queued() > 0) return "a generation";
+  for (const v1::ShardStatus& shard : status.shards()) {
+    if (shard.live_sessions() > 0) return absl::StrCat("a session at ", shard.address());
+  }
+  return "";
+}
+
+std::string FilledText(std::string text, size_t seed, size_t bytes) {
+  constexpr const char* kWords[] = {"scales", "and", "lengths", "of",     "old",  "towns", "were",
+                                    "kept",   "in",  "the",     "market", "hall", "for",   "all"};
+  for (size_t i = 0; text.size() < bytes; ++i) {
+    absl::StrAppend(&text, " ", kWords[(i * i + seed + i) % std::size(kWords)]);
+  }
+  text.resize(bytes);
+  return text;
+}
+
 TempDir::TempDir()
     : path_((std::filesystem::temp_directory_path() /
              absl::StrCat("kvmesh-test-", RandomId<InstanceId>().ToHex().substr(0, 12)))

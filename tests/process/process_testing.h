@@ -29,6 +29,14 @@ std::string RealModel();
 // True as soon as `condition` is; false after `timeout`.
 bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout = absl::Seconds(60));
 
+// Waits until `what_is_left` names nothing; fails the test with what it names last.
+void ExpectNothingLeft(const std::function<std::string()>& what_is_left);
+// The first generation or live session that a router knows of; empty: none.
+std::string WhatRuns(const v1::GetStatusResponse& status);
+
+// `text` and English words after it, `bytes` in all; which words depends on `seed`.
+std::string FilledText(std::string text, size_t seed, size_t bytes);
+
 class TempDir {
  public:
   TempDir();

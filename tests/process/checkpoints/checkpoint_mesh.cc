@@ -241,32 +241,18 @@ std::string CheckpointMesh::WhatIsLeft() {
   for (const auto& router : routers_) {
     const v1::GetStatusResponse status = StatusOf(*router);
     if (!status.ready()) return absl::StrCat(router->name(), ": ", status.not_ready_reason());
-    if (status.generations_running() + status.generations_queued() > 0) return "a generation";
-    for (const v1::ShardStatus& shard : status.shards()) {
-      if (shard.live_sessions() > 0) return absl::StrCat("a session at ", shard.address());
-    }
+    if (const std::string runs = WhatRuns(status); !runs.empty()) return runs;
   }
   return "";
 }
 
 void CheckpointMesh::ExpectNothingLeft() {
-  std::string left;
-  EXPECT_TRUE(WaitUntil([&] {
-    left = WhatIsLeft();
-    return left.empty();
-  })) << left;
+  process_testing::ExpectNothingLeft([this] { return WhatIsLeft(); });
 }
 
 std::string PromptText(const std::string& topic, size_t bytes) {
-  constexpr const char* kWords[] = {"scales", "and", "lengths", "of",     "old",  "towns", "were",
-                                    "kept",   "in",  "the",     "market", "hall", "for",   "all"};
   // Topics are alike in their first words; what is stored of one must not serve another.
-  std::string text(topic.rbegin(), topic.rend());
-  for (size_t i = 0; text.size() < bytes; ++i) {
-    absl::StrAppend(&text, " ", kWords[(i * i + topic.size() + i) % std::size(kWords)]);
-  }
-  text.resize(bytes);
-  return text;
+  return FilledText(std::string(topic.rbegin(), topic.rend()), topic.size(), bytes);
 }
 
 v1::GenerateRequest AskFor(const std::string& prompt, uint32_t tokens, v1::CacheUse cache) {

@@ -31,6 +31,18 @@ class Outage : public ::testing::Test {
     EXPECT_EQ(mesh_.Ask(request_).ids, right_);
     mesh_.AwaitSaved();
   }
+  // An answer in whose middle `fault` meets the mesh, which has a row.
+  void ExpectRightThrough(const std::function<void()>& fault) {
+    const v1::GenerateRequest request = AskFor(PromptText("the middle"), 200);
+    const std::vector<uint32_t> right = mesh_.Ask(Stateless(request)).ids;
+    SaveRow();
+    auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh_.router().address()));
+    const Answer answer = Generate(*stub, request, [&](size_t tokens) {
+      if (tokens == 3) fault();
+    });
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.ids, right);
+  }
   // The mesh is as before: rows are found and new ones made.
   void ExpectWholeAgain() {
     mesh_.AwaitReady();
@@ -85,34 +97,20 @@ TEST_F(Outage, AStoreThatIsSilentCostsTheLookUpsDeadlineAndNoMore) {
 
 // In the middle of an answer nobody waits for either of them: not a step, and not the end.
 TEST_F(Outage, BothMayFallSilentInTheMiddleOfAnAnswer) {
-  const v1::GenerateRequest request = AskFor(PromptText("the middle"), 200);
-  const std::vector<uint32_t> right = mesh_.Ask(Stateless(request)).ids;
-  SaveRow();
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh_.router().address()));
-  const Answer answer = Generate(*stub, request, [this](size_t tokens) {
-    if (tokens != 3) return;
+  ExpectRightThrough([this] {
     mesh_.meta().Freeze();
     mesh_.store().Freeze();
   });
-  EXPECT_TRUE(answer.status.ok()) << answer.status;
-  EXPECT_EQ(answer.ids, right);
   mesh_.store().Thaw();
   mesh_.meta().Thaw();
   ExpectWholeAgain();
 }
 
 TEST_F(Outage, BothMayDieInTheMiddleOfAnAnswer) {
-  const v1::GenerateRequest request = AskFor(PromptText("the middle"), 200);
-  const std::vector<uint32_t> right = mesh_.Ask(Stateless(request)).ids;
-  SaveRow();
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh_.router().address()));
-  const Answer answer = Generate(*stub, request, [this](size_t tokens) {
-    if (tokens != 3) return;
+  ExpectRightThrough([this] {
     mesh_.meta().Kill();
     mesh_.store().Kill();
   });
-  EXPECT_TRUE(answer.status.ok()) << answer.status;
-  EXPECT_EQ(answer.ids, right);
   mesh_.meta().Start();
   mesh_.store().Start();
   ExpectWholeAgain();

@@ -99,31 +99,15 @@ std::string StoringMesh::WhatIsLeft() {
   v1::MetaServiceGetStatsResponse stats;
   if (!meta_->GetStats(&context, {}, &stats).ok()) return "the arbiter does not answer";
   if (stats.reservations() + stats.leases() + stats.waiters() > 0) return stats.ShortDebugString();
-  const v1::GetStatusResponse status = mesh_.Status();
-  if (status.generations_running() + status.generations_queued() > 0) return "a generation";
-  for (const v1::ShardStatus& shard : status.shards()) {
-    if (shard.live_sessions() > 0) return absl::StrCat("a session at ", shard.address());
-  }
-  return "";
+  return WhatRuns(mesh_.Status());
 }
 
 void StoringMesh::ExpectNothingLeft() {
-  std::string left;
-  EXPECT_TRUE(WaitUntil([&] {
-    left = WhatIsLeft();
-    return left.empty();
-  })) << left;
+  process_testing::ExpectNothingLeft([this] { return WhatIsLeft(); });
 }
 
 std::string PromptText(const std::string& topic, size_t bytes) {
-  constexpr const char* kWords[] = {"scales", "and", "lengths", "of",     "old",  "towns", "were",
-                                    "kept",   "in",  "the",     "market", "hall", "for",   "all"};
-  std::string text = absl::StrCat("About ", topic, ":");
-  for (size_t i = 0; text.size() < bytes; ++i) {
-    absl::StrAppend(&text, " ", kWords[(i * i + topic.size() + i) % std::size(kWords)]);
-  }
-  text.resize(bytes);
-  return text;
+  return FilledText(absl::StrCat("About ", topic, ":"), topic.size(), bytes);
 }
 
 v1::GenerateRequest Conversation::Say(const std::string& user, uint32_t tokens) {

@@ -41,59 +41,58 @@ TEST_F(MetaRpcTest, AWriteGoesFromReserveToARowAndWakesWhoWaits) {
   EXPECT_TRUE(absl::IsAlreadyExists(Do(&Stub::Reserve, ReserveOf(text), &again)));
 }
 
-TEST_F(MetaRpcTest, WhoWaitsIsAnsweredWhenTheServerDrains) {
+class MetaWaitersTest : public MetaRpcTest {
+ protected:
+  // Reserves a row that nobody writes; the call that waits a minute for it.
+  v1::AwaitKeyRequest ReserveAndAwait() {
+    const v1::ReserveRequest reserve = ReserveOf("text");
+    v1::ReserveResponse reserved;
+    EXPECT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
+    v1::AwaitKeyRequest await;
+    *await.mutable_namespace_() = Namespace();
+    await.set_key(reserve.key());
+    await.mutable_wait()->set_value(60'000);
+    return await;
+  }
+  bool WaitForWaiters(uint64_t count) {
+    return WaitUntil([&] {
+      v1::MetaServiceGetStatsResponse stats;
+      return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
+             stats.waiters() == count;
+    });
+  }
+};
+
+TEST_F(MetaWaitersTest, WhoWaitsIsAnsweredWhenTheServerDrains) {
   Start();
   FakeStore store({});
   ASSERT_TRUE(store.Attach(channel_).ok());
-  const v1::ReserveRequest reserve = ReserveOf("text");
-  v1::ReserveResponse reserved;
-  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
-  v1::AwaitKeyRequest await;
-  *await.mutable_namespace_() = Namespace();
-  await.set_key(reserve.key());
-  await.mutable_wait()->set_value(60'000);
+  const v1::AwaitKeyRequest await = ReserveAndAwait();
   std::future<absl::Status> waiting = std::async(std::launch::async, [&] {
     v1::AwaitKeyResponse row;
     return Do(&Stub::AwaitKey, await, &row);
   });
-  v1::MetaServiceGetStatsResponse stats;
-  ASSERT_TRUE(WaitUntil([&] {
-    return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
-           stats.waiters() == 1;
-  }));
+  ASSERT_TRUE(WaitForWaiters(1));
   meta_->Shutdown(absl::Seconds(30));
   EXPECT_TRUE(absl::IsUnavailable(waiting.get()));
   EXPECT_TRUE(WaitUntil([&] { return store.ended().has_value(); }));
   EXPECT_TRUE(absl::IsUnavailable(*store.ended())) << *store.ended();
 }
 
-TEST_F(MetaRpcTest, ACallerThatGoesIsWaitedForNoMore) {
+TEST_F(MetaWaitersTest, ACallerThatGoesIsWaitedForNoMore) {
   Start();
   FakeStore store({});
   ASSERT_TRUE(store.Attach(channel_).ok());
-  const v1::ReserveRequest reserve = ReserveOf("text");
-  v1::ReserveResponse reserved;
-  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, reserve, &reserved).ok(); }));
-  v1::AwaitKeyRequest await;
-  *await.mutable_namespace_() = Namespace();
-  await.set_key(reserve.key());
-  await.mutable_wait()->set_value(60'000);
+  const v1::AwaitKeyRequest await = ReserveAndAwait();
   grpc::ClientContext context;
   std::future<grpc::Status> waiting = std::async(std::launch::async, [&] {
     v1::AwaitKeyResponse row;
     return stub_->AwaitKey(&context, await, &row);
   });
-  v1::MetaServiceGetStatsResponse stats;
-  const auto waiters = [&](uint64_t count) {
-    return WaitUntil([&] {
-      return Do(&Stub::GetStats, v1::MetaServiceGetStatsRequest(), &stats).ok() &&
-             stats.waiters() == count;
-    });
-  };
-  ASSERT_TRUE(waiters(1));
+  ASSERT_TRUE(WaitForWaiters(1));
   context.TryCancel();
   EXPECT_EQ(waiting.get().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_TRUE(waiters(0));
+  EXPECT_TRUE(WaitForWaiters(0));
 }
 
 // Loops of their own: their queues can be filled.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -14,6 +15,9 @@
 
 namespace kvmesh::model {
 namespace {
+
+// The most that Linux maps when one page is touched: a whole large folio of the page cache.
+constexpr size_t kMappedAtOnce = size_t{2} << 20;
 
 absl::Status SystemError(int error, absl::string_view path, absl::string_view what) {
   absl::Status status = absl::ErrnoToStatus(error, absl::StrCat(path, ": ", what));
@@ -69,13 +73,15 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), identity_.size);
 }
 
-void ReleasePages(absl::Span<const uint8_t> mapped) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const size_t before = reinterpret_cast<uintptr_t>(mapped.data()) % page;
-  if (mapped.empty()) return;
+void MappedFile::ReleasePages(absl::Span<const uint8_t> part) const {
+  if (part.empty()) return;
+  const auto begin = static_cast<size_t>(part.data() - data_);
+  const size_t first = begin - std::min(begin, kMappedAtOnce);
+  const size_t end = std::min<size_t>(begin + part.size() + kMappedAtOnce, identity_.size);
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t aligned = first / page * page;
   // Only a hint; pages that stay cost memory, not correctness.
-  (void)madvise(const_cast<uint8_t*>(mapped.data()) - before, before + mapped.size(),
-                MADV_DONTNEED);
+  (void)madvise(const_cast<uint8_t*>(data_) + aligned, end - aligned, MADV_DONTNEED);
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) {

@@ -33,15 +33,16 @@ class MappedFile {
   absl::Span<const uint8_t> bytes() const { return {data_, identity_.size}; }
   const FileIdentity& identity() const { return identity_; }
 
+  // Lets go of the memory that reading `part`, of bytes(), has mapped: it is read again when
+  // touched. What is in memory of the file around `part` goes too.
+  void ReleasePages(absl::Span<const uint8_t> part) const;
+
  private:
   MappedFile(const uint8_t* data, FileIdentity identity);
 
   const uint8_t* data_;
   FileIdentity identity_;
 };
-
-// Lets go of the pages that hold `mapped`, bytes of a MappedFile: they are read again when touched.
-void ReleasePages(absl::Span<const uint8_t> mapped);
 
 // The whole of a small file. NotFound, PermissionDenied, Unavailable as above; InvalidArgument: not
 // a regular file, or longer than bytes_max.

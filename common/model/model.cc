@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -44,6 +46,17 @@ class MappedModel final : public Model {
         FindRole(IsLayerRole(role) ? tensors_.layers[layer] : tensors_.global, role);
     if (tensor == nullptr) return absl::NotFoundError("the architecture has no such tensor");
     return *tensor;
+  }
+
+  void ReleasePages(const Tensor& tensor) const override {
+    for (const std::unique_ptr<MappedFile>& map : files_.weights.maps) {
+      const absl::Span<const uint8_t> bytes = map->bytes();
+      const std::less_equal<const uint8_t*> not_after;
+      if (not_after(bytes.data(), tensor.data.data()) &&
+          not_after(tensor.data.data() + tensor.data.size(), bytes.data() + bytes.size())) {
+        return map->ReleasePages(tensor.data);
+      }
+    }
   }
 
   uint64_t WeightBytes(LayerRange range) const override {

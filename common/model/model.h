@@ -71,6 +71,9 @@ class Model {
   // architecture lacks: NotFound.
   virtual absl::StatusOr<Tensor> Find(WeightRole role, uint32_t layer = 0) const = 0;
 
+  // Lets go of the memory that reading `tensor` has mapped: it is read again when touched.
+  virtual void ReleasePages(const Tensor& tensor) const = 0;
+
   // Bytes of all tensors of `range`, with the embedding if it begins at 0 and norm and head if it
   // ends at the end (a tied matrix once).
   virtual uint64_t WeightBytes(LayerRange range) const = 0;

@@ -100,7 +100,9 @@ absl::Status NativeBackend::Load(const model::Model& model, const EngineOptions&
     KVMESH_ASSIGN_OR_RETURN(digests, model.Digests(range_));
   }
   WeightsLoader loader(pool_, context_.numerics,
-                       {.cache_folder = options.weights_cache, .warn = options.warn});
+                       {.cache_folder = options.weights_cache,
+                        .warn = options.warn,
+                        .packed = [&model](const auto& tensor) { model.ReleasePages(tensor); }});
   KVMESH_RETURN_IF_ERROR(LoadEnds(model, digests, loader));
   layers_.reserve(range_.size());
   for (uint32_t layer = range_.begin; layer < range_.end; ++layer) {

@@ -33,6 +33,7 @@ absl::StatusOr<std::vector<float>> LoadVector(const model::Model& model, WeightR
   const model::WeightTypeInfo& info = model::InfoOf(tensor.type);
   std::vector<float> values(tensor.data.size() / info.block_bytes * info.block_size);
   model::Dequantize(tensor.type, tensor.data, absl::MakeSpan(values));
+  model.ReleasePages(tensor);
   return values;
 }
 

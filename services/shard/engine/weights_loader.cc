@@ -1,11 +1,9 @@
 #include "services/shard/engine/weights_loader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/mapped_file.h"
 #include "services/shard/engine/weights_file.h"
 
 namespace kvmesh::shard {
@@ -41,36 +39,15 @@ absl::StatusOr<std::vector<PackedMatrix>> WeightsLoader::Load(
   return packed;
 }
 
-namespace {
-
-// Linux maps pages around the one that is read, so reading `packed` maps some of its neighbours in
-// the file too, which may have been given back before; one that is still to be packed is read anew.
-void ReleaseWithNeighbours(absl::Span<const absl::Span<const uint8_t>> by_address,
-                           absl::Span<const uint8_t> packed) {
-  const auto at =
-      std::lower_bound(by_address.begin(), by_address.end(), packed.data(),
-                       [](const auto& span, const uint8_t* start) { return span.data() < start; });
-  const auto first = at == by_address.begin() ? at : at - 1;
-  const auto last = by_address.end() - at > 2 ? at + 2 : by_address.end();
-  for (auto span = first; span != last; ++span) model::ReleasePages(*span);
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<PackedMatrix>> WeightsLoader::Pack(
     absl::Span<const MatrixSource> sources) {
   std::vector<PackedMatrix> packed;
   packed.reserve(sources.size());
-  std::vector<absl::Span<const uint8_t>> by_address;
-  by_address.reserve(sources.size());
-  for (const MatrixSource& source : sources) by_address.push_back(source.tensor.data);
-  std::sort(by_address.begin(), by_address.end(),
-            [](const auto& a, const auto& b) { return a.data() < b.data(); });
   for (const MatrixSource& source : sources) {
     KVMESH_ASSIGN_OR_RETURN(
         PackedMatrix matrix,
         PackedMatrix::Pack(pool_, arena_, source.tensor, source.rope_head_dim, numerics_));
-    ReleaseWithNeighbours(by_address, source.tensor.data);
+    options_.packed(source.tensor);
     packed.push_back(std::move(matrix));
   }
   return packed;

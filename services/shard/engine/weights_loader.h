@@ -19,7 +19,7 @@
 namespace kvmesh::shard {
 
 struct MatrixSource {
-  model::Tensor tensor;        // bytes of a model::MappedFile
+  model::Tensor tensor;
   uint32_t rope_head_dim = 0;  // as in PackedMatrix::Pack
 };
 
@@ -27,6 +27,8 @@ struct WeightsLoaderOptions {
   std::string cache_folder;  // "": none. Made if it is not there
   // Told, in a sentence, what costs the packing anew though a folder is given.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
+  // Told of each tensor that has been packed, whose bytes are not read again.
+  std::function<void(const model::Tensor&)> packed = [](const model::Tensor&) {};
 };
 
 class WeightsLoader {
@@ -37,8 +39,7 @@ class WeightsLoader {
   // The packed matrices of one part, in the order of `sources`. `digest`: of the part
   // (model::ModelDigests). With a folder: read from the file named after digest and numerics id
   // (weights_file.h) if it is there, whole, and of these types and shapes; else packed and written
-  // there. Pages of a source are let go once they are packed: the peak is that of the packed
-  // weights and one matrix.
+  // there.
   // Errors of PackedMatrix::Pack; nothing about the folder is an error.
   absl::StatusOr<std::vector<PackedMatrix>> Load(const Sha256Digest& digest,
                                                  absl::Span<const MatrixSource> sources);

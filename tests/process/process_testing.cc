@@ -66,8 +66,14 @@ void ExpectNothingLeft(const std::function<std::string()>& what_is_left) {
   })) << left;
 }
 
+bool IsIdle(const v1::GetStatusResponse& status) {
+  return status.generations_running() + status.generations_queued() +
+             status.generations_closing() ==
+         0;
+}
+
 std::string WhatRuns(const v1::GetStatusResponse& status) {
-  if (status.generations_running() + status.generations_queued() > 0) return "a generation";
+  if (!IsIdle(status)) return "a generation";
   for (const v1::ShardStatus& shard : status.shards()) {
     if (shard.live_sessions() > 0) return absl::StrCat("a session at ", shard.address());
   }

@@ -31,6 +31,8 @@ bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout = 
 
 // Waits until `what_is_left` names nothing; fails the test with what it names last.
 void ExpectNothingLeft(const std::function<std::string()>& what_is_left);
+// No generation runs, waits or closes: the arbiter has heard of all that the answers so far save.
+bool IsIdle(const v1::GetStatusResponse& status);
 // The first generation or live session that a router knows of; empty: none.
 std::string WhatRuns(const v1::GetStatusResponse& status);
 

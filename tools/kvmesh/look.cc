@@ -73,6 +73,7 @@ Json ToJson(const v1::GetStatusResponse& status) {
           {"generations",
            {{"running", status.generations_running()},
             {"queued", status.generations_queued()},
+            {"closing", status.generations_closing()},
             {"max", status.generations_max()}}}};
 }
 

@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/status_bridge.h"
 #include "tools/kvmesh/bench_util.h"
+#include "tools/kvmesh/dial.h"
 #include "tools/kvmesh/meta_calls.h"
 #include "tools/kvmesh/metrics_page.h"
 
@@ -32,6 +34,7 @@ absl::StatusOr<WarmProbe> WarmProbe::Make(const LocalMesh& mesh) {
       probe.state_bytes_per_token_ += kind.bytes_per_token();
     }
   }
+  probe.router_ = v1::RouterService::NewStub(Dial(mesh.router(), rpc::Role::kRouter));
   if (probe.meta_ == nullptr) return absl::NotFoundError("the mesh has no arbiter");
   return probe;
 }
@@ -52,10 +55,17 @@ absl::StatusOr<ShardSums> WarmProbe::Sums() const {
 absl::Status WarmProbe::AwaitSaves(Interrupt& interrupt) const {
   const absl::Time until = absl::Now() + kSavesTimeout;
   while (absl::Now() < until) {
+    // The router first: what it has not handed out yet the arbiter may not know.
+    v1::GetStatusResponse status;
+    grpc::ClientContext context;
+    context.set_deadline(MetaDeadline());
+    KVMESH_RETURN_IF_ERROR(rpc::FromGrpc(router_->GetStatus(&context, {}, &status)));
     v1::ListReservationsResponse response;
     KVMESH_RETURN_IF_ERROR(
         CallMeta(*meta_, &Stub::ListReservations, v1::ListReservationsRequest(), &response));
-    if (response.reservations().empty()) return absl::OkStatus();
+    if (status.generations_closing() == 0 && response.reservations().empty()) {
+      return absl::OkStatus();
+    }
     if (interrupt.WaitFor(kPollInterval)) return absl::CancelledError("interrupted");
   }
   return absl::DeadlineExceededError("a save is still under way after 60 s");

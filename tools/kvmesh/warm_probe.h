@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
+#include "kvmesh/v1/router.grpc.pb.h"
 #include "tools/kvmesh/interrupt.h"
 #include "tools/kvmesh/local_mesh.h"
 
@@ -30,8 +31,8 @@ class WarmProbe {
 
   // Unavailable: a shard does not answer.
   absl::StatusOr<ShardSums> Sums() const;
-  // Until the arbiter has no write under way. DeadlineExceeded: there still is one after 60 s.
-  // Cancelled: interrupted.
+  // Until no answer has saves to hand out, and the arbiter no write under way. DeadlineExceeded:
+  // there still is one after 60 s. Cancelled: interrupted.
   absl::Status AwaitSaves(Interrupt& interrupt) const;
   // Bytes of the slabs that are stored, over the bytes of keys and values of their tokens.
   absl::StatusOr<double> SavedOverState() const;
@@ -40,6 +41,7 @@ class WarmProbe {
 
  private:
   std::vector<std::string> shard_metrics_;  // addresses
+  std::unique_ptr<v1::RouterService::Stub> router_;
   std::unique_ptr<v1::MetaService::Stub> meta_;
   uint64_t state_bytes_per_token_ = 0;  // of all layers
 };

@@ -140,6 +140,8 @@ class Generation {
 
   Phase phase() const { return phase_; }
   bool finished() const { return phase_ == Phase::kFinished; }
+  // Done has been emitted.
+  bool answered() const { return over(); }
   // Refused for want of room at the shards, until the next try.
   bool waits_for_room() const { return waits_for_room_; }
   const GenerationStats& stats() const { return stats_; }

@@ -61,6 +61,7 @@ void GenerationDriver::TakeEffects() {
   for (Effect& effect : generation_.TakeEffects()) effects_.push_back(std::move(effect));
   next_timer_ns_ = absl::ToInt64Nanoseconds(generation_.NextTimer());
   waits_for_room_ = generation_.waits_for_room();
+  answered_ = generation_.answered();
 }
 
 void GenerationDriver::PerformAll() {

@@ -129,6 +129,8 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
 
   MonoTime next_timer() const { return absl::Nanoseconds(next_timer_ns_.load()); }
   bool finished() const { return finished_.load(); }
+  // Its client has the answer, or is about to; saves go out and streams end.
+  bool closing() const { return answered_.load() && !finished_.load(); }
   bool waits_for_room() const { return waits_for_room_.load(); }
   const SessionId& session() const { return session_; }
   const std::string& tenant() const { return tenant_; }
@@ -170,6 +172,7 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
   const MonoTime created_at_;
   std::atomic<int64_t> next_timer_ns_;
   std::atomic<int64_t> queued_ns_{0};
+  std::atomic<bool> answered_{false};
   std::atomic<bool> finished_{false};
   std::atomic<bool> waits_for_room_{false};
 

@@ -147,6 +147,7 @@ GenerationRegistry::Counts GenerationRegistry::counts(const Scope& scope) const 
     for (const auto& driver : Drivers()) {
       if (!InScope(*driver, scope)) continue;
       const GenerationDriver::Info info = driver->info();
+      if (driver->closing()) ++counts.closing;
       if (info.phase == Phase::kClosing || info.phase == Phase::kFinished) continue;
       ++(info.phase == Phase::kIdle || info.waits_for_room ? counts.queued : counts.running);
     }
@@ -154,13 +155,17 @@ GenerationRegistry::Counts GenerationRegistry::counts(const Scope& scope) const 
     counts.draining = draining_;
     return counts;
   }
+  {
+    MutexLock lock(&mutex_);
+    counts.queued = admission_.queued();
+    counts.running = admission_.running();
+    counts.draining = draining_;
+  }
+  // After those: one that closes meanwhile is counted at least once.
   for (const auto& driver : Drivers()) {
     if (driver->waits_for_room()) ++counts.queued;
+    if (driver->closing()) ++counts.closing;
   }
-  MutexLock lock(&mutex_);
-  counts.queued += admission_.queued();
-  counts.running = admission_.running();
-  counts.draining = draining_;
   return counts;
 }
 
@@ -192,6 +197,7 @@ void GenerationRegistry::Tick() {
   }
   const Counts now_counts = counts();
   metrics_.running.Set(static_cast<double>(now_counts.running));
+  metrics_.closing.Set(static_cast<double>(now_counts.closing));
   metrics_.queue_depth.Set(static_cast<double>(now_counts.queued));
 }
 

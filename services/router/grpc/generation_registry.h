@@ -49,6 +49,7 @@ class GenerationRegistry {
   struct Counts {
     size_t running = 0;
     size_t queued = 0;
+    size_t closing = 0;  // the client has its answer; saves go out and the streams end
     bool draining = false;
   };
   Counts counts(const Scope& scope = {}) const;

@@ -1,5 +1,6 @@
 #include "services/router/grpc/meta_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/rpc/channel.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr absl::Duration kEndTimeout = absl::Seconds(5);
 // For an answer to come back behind the wait that its request names.
 constexpr absl::Duration kAnswerSlack = absl::Milliseconds(200);
+constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);  // an arbiter refuses longer ones
 
 template <typename Request, typename Response>
 using Call = UnaryCall<v1::MetaService::Stub, Request, Response>;
@@ -61,7 +63,7 @@ void MetaClient::Reserve(const ReserveRow& effect, const Trace& trace, Answer<Re
   auto call =
       std::make_shared<Call<v1::ReserveRequest, v1::ReserveResponse>>(stub_, effect.timeout, trace);
   // The arbiter gives up first, and says why.
-  call->request = EncodeReserve(effect, layer_count_, effect.timeout / 2);
+  call->request = EncodeReserve(effect, layer_count_, std::min(effect.timeout / 2, kRoomWaitMax));
   stub_->async()->Reserve(&call->context, &call->request, &call->response,
                           [call, done = std::move(done)](const grpc::Status& status) {
                             if (!status.ok()) return done(rpc::FromGrpc(status));

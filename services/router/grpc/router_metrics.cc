@@ -49,6 +49,8 @@ RouterMetrics::RouterMetrics(metrics::Metrics& metrics)
       queued(all.Histogram("queued_seconds", "From the request to its admission",
                            metrics::LatencyBuckets())),
       running(all.Gauge("generations_running", "Generations admitted and not ended")),
+      closing(all.Gauge("generations_closing",
+                        "Generations that are answered; their saves go out and their streams end")),
       queue_depth(all.Gauge("queue_depth",
                             "Generations that wait: for admission, or for room at "
                             "the shards")),

@@ -25,6 +25,7 @@ struct RouterMetrics {
   prometheus::Histogram& time_per_output_token;
   prometheus::Histogram& queued;
   prometheus::Gauge& running;
+  prometheus::Gauge& closing;
   prometheus::Gauge& queue_depth;
   prometheus::Gauge& shards_seen;
   prometheus::Gauge& route_ready;

@@ -266,6 +266,7 @@ grpc::ServerUnaryReactor* RouterService::GetStatus(grpc::CallbackServerContext* 
         const GenerationRegistry::Counts counts = parts_.registry.counts(ScopeOf(caller));
         response->set_generations_running(static_cast<uint32_t>(counts.running));
         response->set_generations_queued(static_cast<uint32_t>(counts.queued));
+        response->set_generations_closing(static_cast<uint32_t>(counts.closing));
         response->set_generations_max(parts_.generations_max);
         response->set_draining(counts.draining);
         response->set_context_length(ContextLength());

@@ -101,6 +101,7 @@ void CheckpointMesh::Split(const std::vector<std::string>& layers) {
     command = Joined(command, {"--min-tokens", "16", "--cold-min-tokens", "16"});
     command = Joined(command, {"--boundary-align-tokens", "16", "--boundary-trim-tokens", "4"});
     command = Joined(command, {"--restore-min-tokens", "8", "--lookup-timeout-ms", "3000"});
+    command = Joined(command, {"--reserve-timeout-ms", "30000"});
     routers_.push_back(std::make_unique<ServerProcess>(absl::StrCat("router-", i),
                                                        Joined(command, plan_.router_flags)));
     routers_.back()->Start();
@@ -157,8 +158,14 @@ void CheckpointMesh::AwaitReady() {
       << MetaStats().ShortDebugString();
 }
 
+bool CheckpointMesh::IsIdle() const {
+  return std::all_of(routers_.begin(), routers_.end(),
+                     [](const auto& router) { return process_testing::IsIdle(StatusOf(*router)); });
+}
+
 void CheckpointMesh::AwaitSaved() {
   EXPECT_TRUE(WaitUntil([this] {
+    if (!IsIdle()) return false;
     const v1::MetaServiceGetStatsResponse stats = MetaStats();
     return stats.incarnation().number() > 0 && stats.reservations() == 0;
   })) << "a save does not end: "

@@ -51,7 +51,9 @@ class CheckpointMesh {
   void StopShardsAndRouters();
   // Until the routers have a route, and the arbiter knows what the stores hold.
   void AwaitReady();
-  // Until every write that is under way has become rows or nothing.
+  // No router has anything under way, nor saves of what is answered still to hand out.
+  bool IsIdle() const;
+  // Until every save of the answers so far has become rows or nothing.
   void AwaitSaved();
 
   Answer Ask(const v1::GenerateRequest& request, size_t router = 0) const;

@@ -128,6 +128,25 @@ TEST(SaveReason, FinishIsTheNextTurn) {
   mesh.ExpectNothingLeft();
 }
 
+// The arbiter is silent from the answer's first tokens until the client has all of it: what is
+// saved then is reserved after the client's last message.
+TEST(SaveReason, FinishIsSavedHoweverLongAfterTheAnswerItsReservationComes) {
+  CheckpointMesh mesh(Only("finish"));
+  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  const auto request = WithIds(Verbose(AskFor(PromptText("answered long before"))));
+  const Answer first = Generate(*stub, request, [&mesh](size_t tokens) {
+    if (tokens == 1) mesh.meta().Freeze();
+  });
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_FALSE(mesh.IsIdle());
+  mesh.meta().Thaw();
+  mesh.AwaitSaved();
+  EXPECT_TRUE(mesh.IsIdle());
+  EXPECT_EQ(SavesStarted(mesh, "finish"), 1);
+  ExpectReuse(mesh, NextTurn(first), Reused::kPart, "disk");
+  mesh.ExpectNothingLeft();
+}
+
 // ---- What shards save alone ----
 
 // Every token of the answer is the letter "a", so that no answer ends inside a character.

@@ -37,7 +37,8 @@ std::vector<std::string> UpFlags(const std::vector<std::string>& gates,
                                     "--threads",
                                     "1",
                                     "--router-flag=--resolve-ms=100",
-                                    "--router-flag=--heartbeat-ms=500"};
+                                    "--router-flag=--heartbeat-ms=500",
+                                    "--router-flag=--reserve-timeout-ms=30000"};
   for (const std::string& gate : gates) {
     flags.push_back(absl::StrCat("--router-flag=", gate));
     flags.push_back(absl::StrCat("--shard-flag=", gate));
@@ -62,6 +63,7 @@ StoringMesh::StoringMesh(const std::string& model, const std::vector<std::string
 
 void StoringMesh::AwaitSaved() {
   EXPECT_TRUE(WaitUntil([this] {
+    if (!IsIdle(mesh_.Status())) return false;
     grpc::ClientContext context;
     SetDeadline(context);
     v1::ListReservationsResponse response;

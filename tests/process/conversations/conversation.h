@@ -27,7 +27,7 @@ class StoringMesh {
   v1::RouterService::Stub& router() { return mesh_.router(); }
   const std::string& router_address() const { return mesh_.router_address(); }
   Answer Ask(const v1::GenerateRequest& request) { return Generate(mesh_.router(), request); }
-  // Until every write that is under way has become rows or nothing.
+  // Until every save of the answers so far has become rows or nothing.
   void AwaitSaved();
   std::vector<v1::RowSummary> Rows();
   // The model's own ids of a text.

@@ -89,6 +89,7 @@ DecoderEngine::DecoderEngine(const model::Model& model, LayerRange layers,
     : layout_{.kv_heads = model.config().kv_head_count,
               .head_dim = model.config().head_dim,
               .dtype = options.kv_dtype},
+      pool_(BlockPool::Make(layout_.block_bytes())),
       backend_(std::move(backend)),
       frequencies_(RopeFrequencies(model.config().rope)) {
   info_ = Describe(model, layers, options, layout_, numerics_id);
@@ -98,7 +99,7 @@ DecoderEngine::DecoderEngine(const model::Model& model, LayerRange layers,
 SessionState DecoderEngine::NewState() const {
   SessionState state(info_.config.layer_count);
   for (uint32_t layer = info_.layers.begin; layer < info_.layers.end; ++layer) {
-    state[layer] = std::make_unique<KeyValueState>(layout_);
+    state[layer] = std::make_unique<KeyValueState>(layout_, pool_);
   }
   return state;
 }
@@ -151,7 +152,7 @@ absl::Status DecoderEngine::Begin(StepItem& item) {
   Session session{.item = &item, .first_angle = angles_.size(), .spare = nullptr};
   if (item.state == nullptr) {
     if (spares_.size() == sessions_.size()) {
-      spares_.push_back(std::make_unique<KeyValueState>(layout_));
+      spares_.push_back(std::make_unique<KeyValueState>(layout_, pool_));
     }
     session.spare = spares_[sessions_.size()].get();
     session.spare->Reserve(rows);

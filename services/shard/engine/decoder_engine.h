@@ -75,6 +75,7 @@ class DecoderEngine final : public Engine {
 
   EngineInfo info_;
   KeyValueLayout layout_;
+  std::shared_ptr<BlockPool> pool_;  // shared: with the states, which may outlive the engine
   std::unique_ptr<LayerBackend> backend_;
   std::vector<float> frequencies_;  // [rope dims / 2]
 

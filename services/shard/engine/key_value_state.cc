@@ -1,6 +1,5 @@
 #include "services/shard/engine/key_value_state.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -8,20 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace kvmesh::shard {
-namespace {
-
-constexpr size_t kBlockAlignment = 64;
-
-// Zeros, so that what is read beyond the last token is no NaN of somebody else's.
-std::shared_ptr<uint8_t> MakeBlock(size_t bytes) {
-  const auto alignment = std::align_val_t{kBlockAlignment};
-  auto* block = static_cast<uint8_t*>(::operator new(bytes, alignment));
-  std::memset(block, 0, bytes);
-  return {block, [alignment](uint8_t* p) { ::operator delete(p, alignment); }};
-}
-
-}  // namespace
-
 void KeyValueState::Reserve(uint64_t tokens) {
   const size_t wanted = (tokens + kBlockTokens - 1) / kBlockTokens;
   if (wanted <= blocks_.size()) return;
@@ -30,7 +15,7 @@ void KeyValueState::Reserve(uint64_t tokens) {
   blocks_.reserve(room);
   block_starts_.reserve(room);
   while (blocks_.size() < wanted) {
-    blocks_.push_back(MakeBlock(layout_.block_bytes()));
+    blocks_.push_back(pool_->Allocate());
     block_starts_.push_back(blocks_.back().get());
   }
 }
@@ -82,7 +67,7 @@ absl::StatusOr<std::unique_ptr<LayerState>> KeyValueState::Snapshot(uint64_t tok
   }
   const size_t full = tokens / kBlockTokens;
   try {
-    auto snapshot = std::make_unique<KeyValueState>(layout_);
+    auto snapshot = std::make_unique<KeyValueState>(layout_, pool_);
     for (size_t i = 0; i < full; ++i) {
       snapshot->blocks_.push_back(blocks_[i]);
       snapshot->block_starts_.push_back(block_starts_[i]);

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "services/shard/core/layer_state.h"
+#include "services/shard/engine/block_pool.h"
 #include "services/shard/engine/kv_dtype.h"
 
 namespace kvmesh::shard {
@@ -39,7 +41,9 @@ class KeyValueState final : public LayerState {
  public:
   static constexpr size_t kBlockTokens = kAttentionBlock;
 
-  explicit KeyValueState(const KeyValueLayout& layout) : layout_(layout) {}
+  // `pool`: of blocks of layout.block_bytes(). Shared, because a snapshot may outlive the engine.
+  KeyValueState(const KeyValueLayout& layout, std::shared_ptr<BlockPool> pool)
+      : layout_(layout), pool_(std::move(pool)) {}
 
   model::LayerKind kind() const override { return model::LayerKind::kKeyValue; }
   uint64_t bytes() const override { return blocks_.size() * layout_.block_bytes(); }
@@ -74,6 +78,7 @@ class KeyValueState final : public LayerState {
   void CopyElements(uint64_t position, uint8_t* key, uint8_t* value) const;
 
   KeyValueLayout layout_;
+  std::shared_ptr<BlockPool> pool_;
   uint64_t tokens_ = 0;
   // Shared with the snapshots that hold the same tokens.
   std::vector<std::shared_ptr<uint8_t>> blocks_;

@@ -1,35 +1,16 @@
 #include "services/shard/engine/weight_arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "services/shard/engine/huge_pages.h"
 
 namespace kvmesh::shard {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kChunk = size_t{64} << 20;  // address space, not memory
-
-size_t RoundUp(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-// `bytes`, a multiple of kHugePage, from a multiple of kHugePage on; null if there is no room.
-std::shared_ptr<uint8_t> MapHugePages(size_t bytes) {
-  const size_t mapped = bytes + kHugePage;
-  void* start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) return nullptr;
-  const auto address = reinterpret_cast<uintptr_t>(start);
-  auto* aligned = static_cast<uint8_t*>(start) + (RoundUp(address, kHugePage) - address);
-  // Without huge pages reading is slower, no more.
-  (void)madvise(aligned, bytes, MADV_HUGEPAGE);
-  return {aligned, [start, mapped](uint8_t*) { munmap(start, mapped); }};
-}
 
 }  // namespace
 

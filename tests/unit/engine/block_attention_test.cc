@@ -26,7 +26,7 @@ class Session {
         heads_(heads),
         tokens_(tokens),
         queries_(RandomFloats(tokens * heads * layout.head_dim, 1, query_scale)),
-        state_(layout) {
+        state_(layout, BlockPool::Make(layout.block_bytes())) {
     state_.Reserve(tokens);
     const size_t row = layout.kv_heads * layout.head_dim;
     keys_ = RandomFloats(tokens * row, 2);

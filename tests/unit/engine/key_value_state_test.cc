@@ -17,6 +17,10 @@ constexpr KeyValueLayout kLayouts[] = {{.kv_heads = 2, .head_dim = 12, .dtype = 
                                        {.kv_heads = 1, .head_dim = 16, .dtype = KvDtype::kBF16},
                                        {.kv_heads = 3, .head_dim = 5, .dtype = KvDtype::kF32}};
 
+KeyValueState MakeState(const KeyValueLayout& layout) {
+  return {layout, BlockPool::Make(layout.block_bytes())};
+}
+
 // Bytes that differ from token to token and from place to place.
 std::vector<uint8_t> Rows(size_t begin, size_t end, size_t row_bytes, uint8_t salt) {
   std::vector<uint8_t> rows((end - begin) * row_bytes);
@@ -43,7 +47,7 @@ void ExpectHolds(const LayerState& state, size_t begin, size_t end) {
 }
 
 TEST(KeyValueState, GrowsByWholeBlocks) {
-  KeyValueState state({.kv_heads = 2, .head_dim = 16, .dtype = KvDtype::kF16});
+  KeyValueState state = MakeState({.kv_heads = 2, .head_dim = 16, .dtype = KvDtype::kF16});
   const uint64_t block_bytes = 2 * 2 * 16 * kBlock * sizeof(uint16_t);
   EXPECT_EQ(state.bytes(), 0u);
   state.Reserve(1);
@@ -57,7 +61,7 @@ TEST(KeyValueState, GrowsByWholeBlocks) {
 }
 
 TEST(KeyValueState, GrowingMovesNoBlock) {
-  KeyValueState state(kLayouts[0]);
+  KeyValueState state = MakeState(kLayouts[0]);
   state.Reserve(kBlock);
   const uint8_t* first = state.blocks()[0];
   state.Reserve(50 * kBlock);
@@ -66,7 +70,7 @@ TEST(KeyValueState, GrowingMovesNoBlock) {
 
 TEST(KeyValueState, KeysLieByElementAndValuesByTokenInWholeVectors) {
   const KeyValueLayout layout{.kv_heads = 2, .head_dim = 3, .dtype = KvDtype::kF32};
-  KeyValueState state(layout);
+  KeyValueState state = MakeState(layout);
   state.Reserve(kBlock + 2);
   const float key[] = {1, 2, 3, 4, 5, 6};
   const float value[] = {7, 8, 9, 10, 11, 12};
@@ -86,7 +90,7 @@ TEST(KeyValueState, KeysLieByElementAndValuesByTokenInWholeVectors) {
 
 TEST(KeyValueState, CanonicalRowsComeBackAsTheyWentIn) {
   for (const KeyValueLayout& layout : kLayouts) {
-    KeyValueState state(layout);
+    KeyValueState state = MakeState(layout);
     for (const size_t count : {1u, 62u, 1u, 1u, 130u}) Append(state, count);
     EXPECT_EQ(state.tokens(), 195u);
     ExpectHolds(state, 0, 195);
@@ -96,7 +100,7 @@ TEST(KeyValueState, CanonicalRowsComeBackAsTheyWentIn) {
 }
 
 TEST(KeyValueState, RowsThatAreNotHeldOrHaveNoRoomAreRefused) {
-  KeyValueState state(kLayouts[0]);
+  KeyValueState state = MakeState(kLayouts[0]);
   Append(state, 3);
   std::vector<uint8_t> keys(4 * state.row_bytes());
   std::vector<uint8_t> values(keys.size());
@@ -111,7 +115,7 @@ TEST(KeyValueState, RowsThatAreNotHeldOrHaveNoRoomAreRefused) {
 }
 
 TEST(KeyValueState, HalfARowIsNotAppended) {
-  KeyValueState state(kLayouts[0]);
+  KeyValueState state = MakeState(kLayouts[0]);
   const std::vector<uint8_t> rows(2 * state.row_bytes());
   const auto all = absl::MakeConstSpan(rows);
   EXPECT_EQ(state.AppendRows(all.first(rows.size() - 1), all.first(rows.size() - 1)).code(),
@@ -123,7 +127,7 @@ TEST(KeyValueState, HalfARowIsNotAppended) {
 
 TEST(KeyValueState, ASnapshotSharesFullBlocksAndCopiesTheLastOne) {
   for (const KeyValueLayout& layout : kLayouts) {
-    KeyValueState state(layout);
+    KeyValueState state = MakeState(layout);
     Append(state, 2 * kBlock + 5);
     for (const size_t cut : {size_t{0}, kBlock - 1, kBlock, kBlock + 1, 2 * kBlock + 5}) {
       const auto snapshot = state.Snapshot(cut);
@@ -141,7 +145,7 @@ TEST(KeyValueState, ASnapshotSharesFullBlocksAndCopiesTheLastOne) {
 }
 
 TEST(KeyValueState, ASnapshotStaysAsItIsWhileTheSessionGoesOn) {
-  KeyValueState state(kLayouts[0]);
+  KeyValueState state = MakeState(kLayouts[0]);
   Append(state, kBlock + 3);
   const auto snapshot = state.Snapshot(kBlock + 3);
   ASSERT_TRUE(snapshot.ok());
@@ -155,7 +159,7 @@ TEST(KeyValueState, ASnapshotStaysAsItIsWhileTheSessionGoesOn) {
 }
 
 TEST(KeyValueState, ASnapshotGoesOnByItself) {
-  KeyValueState state(kLayouts[0]);
+  KeyValueState state = MakeState(kLayouts[0]);
   Append(state, kBlock + 3);
   const auto snapshot = state.Snapshot(kBlock + 1);
   ASSERT_TRUE(snapshot.ok());

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests.
-#   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks
+#   tools/test.sh                    every test; cores, parsers and text also under ASan+UBSan and TSan; the checks; the chart
+#                                    in a real API server
 #   tools/test.sh CTEST-ARGUMENTS    only those tests, e.g. tools/test.sh -L unit
 #   tools/test.sh --all              also the long runs of tests, the whole product under ASan+UBSan, clang-tidy on the tests,
 #                                    long fuzzing, and the image's root file system
@@ -10,6 +11,7 @@
 . "$KVMESH_ROOT/tools/lib/fetch_model.sh"
 . "$KVMESH_ROOT/tools/lib/build.sh"
 . "$KVMESH_ROOT/tools/lib/deploy_tools.sh"
+. "$KVMESH_ROOT/tools/lib/kube_apiserver.sh"
 
 all=false
 ctest_arguments=()
@@ -26,6 +28,7 @@ build_preset dev
 if [ ${#ctest_arguments[@]} = 0 ]; then
   build_sanitized asan
   build_sanitized tsan
+  build_kube_apiserver
 fi
 if $all; then
   export KVMESH_TEST_ALL=1  # the long runs of tests that have some

@@ -57,10 +57,11 @@ fetch_go_module() {
   go mod download -json "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])'
 }
 
-# Leaves build/tools/schemas/v1.N-…/KIND.json as kubeconform looks for them.
+# Leaves build/tools/schemas/v1.N-…/KIND.json as kubeconform looks for them, and the definitions of others' objects, as a
+# cluster takes them, in build/tools/crds.
 install_schemas() {
   local stamp="$KVMESH_TOOLS/schemas/version" wanted
-  wanted="$KVMESH_SCHEMAS_PACKAGE $KVMESH_PROMETHEUS_OPERATOR $KVMESH_CERT_MANAGER ${KVMESH_KUBE_VERSIONS[*]} $(sha256sum <"$KVMESH_ROOT/tools/lib/kube_schemas.py")"
+  wanted="crds $KVMESH_SCHEMAS_PACKAGE $KVMESH_PROMETHEUS_OPERATOR $KVMESH_CERT_MANAGER ${KVMESH_KUBE_VERSIONS[*]} $(sha256sum <"$KVMESH_ROOT/tools/lib/kube_schemas.py")"
   [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
   install_go
   local log="$KVMESH_ROOT/build/logs/install-schemas.log" fetched="$KVMESH_TOOLS/fetched"
@@ -76,12 +77,14 @@ install_schemas() {
   local operator manager
   operator=$(fetch_go_module "$KVMESH_PROMETHEUS_OPERATOR") || fail "$KVMESH_PROMETHEUS_OPERATOR cannot be fetched; the reason is above."
   manager=$(fetch_go_module "$KVMESH_CERT_MANAGER") || fail "$KVMESH_CERT_MANAGER cannot be fetched; the reason is above."
-  step "$log" "Unpacking schemas" \
-    env PYTHONPATH="$KVMESH_TOOLS/python" python3 "$KVMESH_ROOT/tools/lib/kube_schemas.py" \
-    "$KVMESH_TOOLS/schemas" "$fetched"/*.whl "${KVMESH_KUBE_VERSIONS[*]}" \
+  rm -rf "$KVMESH_TOOLS/crds"
+  install -m 644 -D -t "$KVMESH_TOOLS/crds" \
     "$operator/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml" \
     "$operator/example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml" \
     "$manager/deploy/crds/crd-certificates.yaml"
+  step "$log" "Unpacking schemas" \
+    env PYTHONPATH="$KVMESH_TOOLS/python" python3 "$KVMESH_ROOT/tools/lib/kube_schemas.py" \
+    "$KVMESH_TOOLS/schemas" "$fetched"/*.whl "${KVMESH_KUBE_VERSIONS[*]}" "$KVMESH_TOOLS"/crds/*.yaml
   rm -rf "$fetched"
   echo "$wanted" >"$stamp"
 }

@@ -24,6 +24,6 @@ build_kube_apiserver() {
   rm -f "$folder/go.sum"
   local flags="-X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$KVMESH_KUBERNETES_MINOR"
   step "$KVMESH_ROOT/build/logs/build-kube-apiserver.log" "Building kube-apiserver $version (minutes the first time)" \
-    env CGO_ENABLED=0 GOFLAGS=-mod=mod nice -n 19 go build -C "$folder" -p "$KVMESH_JOBS" -ldflags "-s -w $flags" -o "$binary" .
+    env CGO_ENABLED=0 GOFLAGS=-mod=mod nice -n 10 go build -C "$folder" -p "$KVMESH_JOBS" -ldflags "-s -w $flags" -o "$binary" .
   echo "$version" >"$stamp"
 }

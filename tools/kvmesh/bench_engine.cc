@@ -148,9 +148,7 @@ int Main(int argc, char** argv) {
   if (!kv_dtype.ok()) return Report(kv_dtype.status(), context.json, false);
   flags.options.engine.kv_dtype = *kv_dtype;
   if (flags.what == "prefill") flags.options.decode_tokens = 0;
-  const absl::StatusOr<Json> figures = Measure(flags);
-  if (!figures.ok()) return Report(figures.status(), context.json, false);
-  return PrintFigures(*figures, context);
+  return FinishBench(Measure(flags), context);
 }
 
 }  // namespace

@@ -193,15 +193,10 @@ void AddBenchHop(CLI::App& bench, Action* chosen) {
   command->add_option("--tokens", flags->tokens, "Tokens of each answer")
       ->capture_default_str()
       ->check(CLI::Range(2U, 100000U));
-  command->add_option("--rounds", flags->rounds, "Repetitions; the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  AddRounds(*command, flags->rounds);
   command->callback([=] {
     *chosen = [flags](Context& context) {
-      const absl::StatusOr<Json> figures = Hop(*flags, *context.interrupt);
-      if (!figures.ok())
-        return Report(figures.status(), context.json, context.interrupt->requested());
-      return PrintFigures(*figures, context);
+      return FinishBench(Hop(*flags, *context.interrupt), context);
     };
   });
 }

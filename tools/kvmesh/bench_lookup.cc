@@ -138,16 +138,10 @@ void AddBenchLookup(CLI::App& bench, Action* chosen) {
   command->add_option("--prompts", flags->prompts, "Prompts of a round, each looked up once")
       ->capture_default_str()
       ->check(CLI::Range(100, 1'000'000));
-  command->add_option("--rounds", flags->rounds, "Repetitions; the medians count")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  AddRounds(*command, flags->rounds);
   command->callback([=] {
     *chosen = [flags](Context& context) {
-      const absl::StatusOr<Json> figures = Measure(*flags, *context.interrupt);
-      if (!figures.ok()) {
-        return Report(figures.status(), context.json, context.interrupt->requested());
-      }
-      return PrintFigures(*figures, context);
+      return FinishBench(Measure(*flags, *context.interrupt), context);
     };
   });
 }

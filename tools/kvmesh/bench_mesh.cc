@@ -138,11 +138,6 @@ absl::StatusOr<Json> Concurrent(const BenchTarget& target, int sessions, uint32_
               {"rounds", rounds}};
 }
 
-int Finish(const absl::StatusOr<Json>& figures, Context& context) {
-  if (!figures.ok()) return Report(figures.status(), context.json, context.interrupt->requested());
-  return PrintFigures(*figures, context);
-}
-
 struct RunFlags {
   BenchTarget target;
   uint32_t prompt_tokens = 64;
@@ -192,12 +187,6 @@ void AddEngineFlags(CLI::App& command, RunFlags& flags) {
       ->needs(model);
 }
 
-void AddRounds(CLI::App& command, RunFlags& flags) {
-  command.add_option("--rounds", flags.rounds, "Repetitions; the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-}
-
 void AddTokens(CLI::App& command, RunFlags& flags) {
   command.add_option("--tokens", flags.tokens, "Tokens of each answer")
       ->capture_default_str()
@@ -219,7 +208,7 @@ void AddBenchFlat(CLI::App& bench, Action* chosen) {
   AddTargetFlags(*command, *target);
   command->callback([=] {
     *chosen = [target](Context& context) {
-      return Finish(Flat(*target, *context.interrupt), context);
+      return FinishBench(Flat(*target, *context.interrupt), context);
     };
   });
 }
@@ -239,13 +228,13 @@ void AddBenchDecode(CLI::App& bench, Action* chosen) {
       ->needs(command->get_option("--model"));
   AddPromptTokens(*command, *flags);
   AddTokens(*command, *flags);
-  AddRounds(*command, *flags);
+  AddRounds(*command, flags->rounds);
   command->callback([=] {
     *chosen = [flags](Context& context) {
       if (!flags->target.model.empty()) return RunEngineBench("decode", *flags, context);
-      return Finish(Decode(flags->target, flags->prompt_tokens, flags->tokens, flags->rounds,
-                           *context.interrupt),
-                    context);
+      return FinishBench(Decode(flags->target, flags->prompt_tokens, flags->tokens, flags->rounds,
+                                *context.interrupt),
+                         context);
     };
   });
 }
@@ -259,12 +248,12 @@ void AddBenchPrefill(CLI::App& bench, Action* chosen) {
   AddEngineTargetFlags(*command, flags->target);
   AddEngineFlags(*command, *flags);
   AddPromptTokens(*command, *flags);
-  AddRounds(*command, *flags);
+  AddRounds(*command, flags->rounds);
   command->callback([=] {
     *chosen = [flags](Context& context) {
       if (!flags->target.model.empty()) return RunEngineBench("prefill", *flags, context);
-      return Finish(Prefill(flags->target, flags->prompt_tokens, flags->rounds, *context.interrupt),
-                    context);
+      return FinishBench(
+          Prefill(flags->target, flags->prompt_tokens, flags->rounds, *context.interrupt), context);
     };
   });
 }
@@ -279,12 +268,12 @@ void AddBenchConcurrent(CLI::App& bench, Action* chosen) {
       ->capture_default_str()
       ->check(CLI::Range(2, 64));
   AddTokens(*command, *flags);
-  AddRounds(*command, *flags);
+  AddRounds(*command, flags->rounds);
   command->callback([=] {
     *chosen = [flags](Context& context) {
-      return Finish(Concurrent(flags->target, flags->sessions, flags->tokens, flags->rounds,
-                               *context.interrupt),
-                    context);
+      return FinishBench(Concurrent(flags->target, flags->sessions, flags->tokens, flags->rounds,
+                                    *context.interrupt),
+                         context);
     };
   });
 }

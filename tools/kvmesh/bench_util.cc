@@ -197,8 +197,18 @@ double Median(std::vector<double> values) {
   return values[middle];
 }
 
-int PrintFigures(const Json& figures, Context& context) {
-  Json all = figures;
+void AddRounds(CLI::App& command, int& rounds) {
+  command.add_option("--rounds", rounds, "Repetitions; the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+}
+
+int FinishBench(const absl::StatusOr<Json>& figures, Context& context) {
+  if (!figures.ok()) {
+    const bool interrupted = context.interrupt != nullptr && context.interrupt->requested();
+    return Report(figures.status(), context.json, interrupted);
+  }
+  Json all = *figures;
   all["command"] = CommandLine();
   all["machine"] = Machine();
   all["commit"] = Commit();

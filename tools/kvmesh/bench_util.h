@@ -83,8 +83,12 @@ absl::StatusOr<v1::DescribeResponse> DescribeShard(const std::string& address);
 // 0 for none.
 double Median(std::vector<double> values);
 
-// Adds command, machine and commit to `figures` and prints them: one object, or a line each.
-int PrintFigures(const Json& figures, Context& context);
+// --rounds, as many repetitions as `rounds` says unless told otherwise.
+void AddRounds(CLI::App& command, int& rounds);
+
+// Prints `figures` with command, machine and commit, one object or a line each; or reports why
+// there are none. Returns the exit code.
+int FinishBench(const absl::StatusOr<Json>& figures, Context& context);
 
 void AddBenchFlat(CLI::App& bench, Action* chosen);
 void AddBenchHop(CLI::App& bench, Action* chosen);

@@ -243,9 +243,7 @@ void AddFlags(CLI::App& command, WarmFlags& flags) {
                   "Tokens of the generations with and without saves; 0: leave these out")
       ->capture_default_str()
       ->check(CLI::Range(0U, 30000U));
-  command.add_option("--rounds", flags.rounds, "Repetitions; the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  AddRounds(command, flags.rounds);
 }
 
 }  // namespace
@@ -257,10 +255,7 @@ void AddBenchWarm(CLI::App& bench, Action* chosen) {
   AddFlags(*command, *flags);
   command->callback([=] {
     *chosen = [flags](Context& context) {
-      const absl::StatusOr<Json> figures = Warm(*flags, *context.interrupt);
-      if (!figures.ok())
-        return Report(figures.status(), context.json, context.interrupt->requested());
-      return PrintFigures(*figures, context);
+      return FinishBench(Warm(*flags, *context.interrupt), context);
     };
   });
 }

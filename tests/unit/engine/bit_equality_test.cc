@@ -82,6 +82,7 @@ class RetypedModel final : public model::Model {
     }
     return model_->Find(role, layer);
   }
+  void ReleasePages(const model::Tensor&) const override {}  // few: they may stay
   uint64_t WeightBytes(LayerRange range) const override { return model_->WeightBytes(range); }
   std::string weight_types() const override { return std::string(model::InfoOf(type_).name); }
   absl::StatusOr<model::ModelDigests> Digests(LayerRange range) const override {

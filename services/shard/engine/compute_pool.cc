@@ -8,15 +8,13 @@
 namespace kvmesh::shard {
 namespace {
 
-constexpr uint64_t kClosed = uint64_t{1} << 31;
-constexpr uint64_t kInsideMask = kClosed - 1;
-constexpr uint64_t kBegunMask = (uint64_t{1} << 32) - 1;
+constexpr uint64_t kLowerHalf = (uint64_t{1} << 32) - 1;
 constexpr auto kSpin = std::chrono::microseconds(20);
 // A sleeper looks up this often even if nobody wakes it.
 constexpr absl::Duration kParkedMax = absl::Seconds(1);
 
-uint32_t RunOf(uint64_t state) {
-  return static_cast<uint32_t>(state >> 32);
+uint64_t RunOf(uint64_t word) {
+  return word >> 32;
 }
 
 void Pause() {
@@ -41,7 +39,7 @@ bool SpinUntil(const Condition& done) {
 }  // namespace
 
 ComputePool::ComputePool(uint32_t threads, const std::function<void()>& on_thread_start)
-    : state_(kClosed), shares_(threads) {
+    : shares_(threads) {
   for (uint32_t worker = 1; worker < threads; ++worker) {
     workers_.emplace_back([this, worker, on_thread_start] {
       on_thread_start();
@@ -61,59 +59,71 @@ void ComputePool::Run(size_t count, Task task) {
     for (size_t i = 0; i < count; ++i) task(i, /*worker=*/0);
     return;
   }
-  task_ = &task;
-  count_ = count;
-  const uint32_t run = RunOf(state_.load()) + 1;
-  state_.store(uint64_t{run} << 32);
+  task_.emplace(task);
+  const uint64_t run = (RunOf(run_.load()) + 1) << 32 | count;
+  run_.store(run);
   if (parked_.load() > 0) WakeWorkers();
-  TakeTasks(run, /*worker=*/0);
-  state_.fetch_or(kClosed);
-  WaitForWorkers();
-  std::exception_ptr failure;
-  {
-    MutexLock lock(&mutex_);
-    std::swap(failure, failure_);
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  const size_t own = TakeTasksOf(0, run, /*worker=*/0);
+  // Who has the others' tasks may be through with them.
+  size_t left = count - own;
+  if (finished_.load() != finished_before_ + left) left -= HelpOthers(run, /*worker=*/0);
+  finished_before_ += left;
+  WaitUntilFinished(finished_before_);
+  if (failed_.load()) RethrowFailure();
 }
 
-// All threads inside are of the same run, so that a share is either of this run or of an older one.
-bool ComputePool::TakeTask(uint32_t run, uint32_t owner, size_t* index) {
+// Threads that are late may still look at an older run. They take nothing: the share of each run
+// that is over was brought to its end, and only that of a run that goes on is begun.
+bool ComputePool::TakeTask(uint32_t owner, uint64_t run, size_t* index) {
   std::atomic<uint64_t>& begun = shares_[owner].begun;
   uint64_t seen = begun.load();
   while (true) {
-    const uint64_t done = RunOf(seen) == run ? seen & kBegunMask : 0;
+    const bool is_begun = RunOf(seen) == RunOf(run);
+    const uint64_t done = is_begun ? seen & kLowerHalf : 0;
     *index = owner + done * threads();
-    if (*index >= count_) return false;
-    if (begun.compare_exchange_weak(seen, uint64_t{run} << 32 | (done + 1))) return true;
+    if (*index >= (run & kLowerHalf)) return false;
+    if (!is_begun && run_.load() != run) return false;
+    if (begun.compare_exchange_weak(seen, RunOf(run) << 32 | (done + 1))) return true;
   }
 }
 
-void ComputePool::TakeTasks(uint32_t run, uint32_t worker) {
+size_t ComputePool::TakeTasksOf(uint32_t owner, uint64_t run, uint32_t worker) {
+  size_t tasks = 0;
+  for (size_t index = 0; TakeTask(owner, run, &index); ++tasks) RunTask(index, worker);
+  return tasks;
+}
+
+size_t ComputePool::HelpOthers(uint64_t run, uint32_t worker) {
+  size_t tasks = 0;
+  for (uint32_t i = 1; i < threads(); ++i) {
+    tasks += TakeTasksOf((worker + i) % threads(), run, worker);
+  }
+  return tasks;
+}
+
+void ComputePool::RunTask(size_t index, uint32_t worker) {
+  if (failed_.load(std::memory_order_relaxed)) return;
   try {
-    for (uint32_t i = 0; i < threads(); ++i) {
-      size_t index = 0;
-      while (TakeTask(run, (worker + i) % threads(), &index)) (*task_)(index, worker);
-    }
+    (*task_)(index, worker);
   } catch (...) {
-    for (Share& share : shares_) share.begun.store(uint64_t{run} << 32 | kBegunMask);
     MutexLock lock(&mutex_);
     if (failure_ == nullptr) failure_ = std::current_exception();
+    failed_.store(true);
   }
 }
 
-// False when that run is over or has not begun.
-bool ComputePool::Enter(uint32_t run) {
-  uint64_t state = state_.load();
-  while (RunOf(state) == run && (state & kClosed) == 0) {
-    if (state_.compare_exchange_weak(state, state + 1)) return true;
+void ComputePool::Finished(size_t tasks) {
+  if (tasks == 0) return;
+  finished_.fetch_add(tasks);
+  if (caller_parked_.load()) {
+    MutexLock lock(&mutex_);
+    wake_caller_.NotifyOne();
   }
-  return false;
 }
 
 void ComputePool::WorkerLoop(uint32_t worker) {
-  uint32_t last_run = 0;
-  const auto has_news = [&] { return RunOf(state_.load()) != last_run || stop_.load(); };
+  uint64_t run = 0;
+  const auto has_news = [&] { return run_.load() != run || stop_.load(); };
   while (!stop_.load()) {
     if (!SpinUntil(has_news)) {
       parked_.fetch_add(1);
@@ -121,14 +131,10 @@ void ComputePool::WorkerLoop(uint32_t worker) {
       while (!has_news()) wake_workers_.WaitFor(&mutex_, kParkedMax);
       parked_.fetch_sub(1);
     }
-    last_run = RunOf(state_.load());
-    if (!Enter(last_run)) continue;
-    TakeTasks(last_run, worker);
-    state_.fetch_sub(1);
-    if (caller_parked_.load()) {
-      MutexLock lock(&mutex_);
-      wake_caller_.NotifyOne();
-    }
+    run = run_.load();
+    // Its own are said to be done before it looks for others': the caller may wait for them.
+    Finished(TakeTasksOf(worker, run, worker));
+    Finished(HelpOthers(run, worker));
   }
 }
 
@@ -137,15 +143,25 @@ void ComputePool::WakeWorkers() {
   wake_workers_.NotifyAll();
 }
 
-void ComputePool::WaitForWorkers() {
-  const auto all_out = [&] { return (state_.load() & kInsideMask) == 0; };
-  if (SpinUntil(all_out)) return;
+void ComputePool::WaitUntilFinished(uint64_t tasks) {
+  const auto is_finished = [&] { return finished_.load() == tasks; };
+  if (SpinUntil(is_finished)) return;
   caller_parked_.store(true);
   {
     MutexLock lock(&mutex_);
-    while (!all_out()) wake_caller_.WaitFor(&mutex_, kParkedMax);
+    while (!is_finished()) wake_caller_.WaitFor(&mutex_, kParkedMax);
   }
   caller_parked_.store(false);
+}
+
+void ComputePool::RethrowFailure() {
+  std::exception_ptr failure;
+  {
+    MutexLock lock(&mutex_);
+    std::swap(failure, failure_);
+  }
+  failed_.store(false);
+  std::rethrow_exception(failure);
 }
 
 }  // namespace kvmesh::shard

@@ -37,8 +37,8 @@ struct CheckpointOptions {
   absl::Duration session_resume_wait = absl::Milliseconds(500);  // for a save in flight to appear
   absl::Duration repair_wait = absl::Seconds(10);  // for a fragment that is being uploaded
   absl::Duration reserve_wait = absl::Seconds(1);
-  absl::Duration renew_interval = absl::Seconds(10);
-  absl::Duration touch_interval = absl::Seconds(5);  // of orphans, while a hop is waited for
+  absl::Duration renew_interval = absl::Seconds(10);  // at most: a third of what was granted
+  absl::Duration touch_interval = absl::Seconds(5);   // of orphans, while a hop is waited for
   // Where state cannot be cut, how long the next step waits for a reservation.
   absl::Duration step_hold_max = absl::Milliseconds(20);
 };
@@ -66,6 +66,7 @@ struct FoundRow {
   uint64_t cut_text_bytes = 0;
   uint64_t row_tokens = 0;  // of its end
   std::vector<StoredSlab> slabs;
+  absl::Duration lease_ttl = absl::InfiniteDuration();  // unless renewed
 };
 
 // What the meta section of the slab with the last layer makes of a hit.
@@ -82,10 +83,12 @@ struct FragmentPosition {
 struct FoundFragment {
   size_t position = 0;  // among those asked for
   StoredSlab slab;
+  absl::Duration lease_ttl = absl::InfiniteDuration();  // unless renewed
 };
 
 struct Reservation {
   WriteId write_id;
+  absl::Duration ttl = absl::InfiniteDuration();           // unless renewed
   std::vector<std::pair<LayerRange, std::string>> stores;  // address per range asked for
 };
 

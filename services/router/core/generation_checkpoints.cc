@@ -6,6 +6,11 @@
 #include "common/base/sha256.h"
 
 namespace kvmesh::router {
+namespace {
+
+constexpr absl::Duration kRenewIntervalMin = absl::Milliseconds(100);
+
+}  // namespace
 
 GenerationCheckpoints::GenerationCheckpoints(const CheckpointSetup& setup, CheckpointUse use,
                                              const SessionId& session, Effects& effects)
@@ -16,7 +21,8 @@ GenerationCheckpoints::GenerationCheckpoints(const CheckpointSetup& setup, Check
       ids_(session),
       planner_(options_, ids_, effects),
       saves_(options_, ids_, effects),
-      repair_(options_, ids_, effects) {}
+      repair_(options_, ids_, effects),
+      renew_interval_(options_.renew_interval) {}
 
 void GenerationCheckpoints::SetRoute(const RoutePlan& route) {
   route_ = route;
@@ -59,7 +65,7 @@ void GenerationCheckpoints::LookUpPrompt(const std::vector<uint32_t>& ids, uint6
   // Waited for once: what has not appeared then will not matter to this generation.
   if (!std::exchange(parent_tried_, true)) request.parent_key = use_.parent_key;
   planner_.Begin(std::move(request), now);
-  renew_at_ = std::min(renew_at_, now + options_.renew_interval);
+  renew_at_ = std::min(renew_at_, now + renew_interval_);
 }
 
 void GenerationCheckpoints::LookUpSequence(const std::vector<uint32_t>& ids, MonoTime now) {
@@ -70,7 +76,7 @@ void GenerationCheckpoints::LookUpSequence(const std::vector<uint32_t>& ids, Mon
                   .exact_tokens = true,
                   .tokens_max = ids.size()},
                  now);
-  renew_at_ = std::min(renew_at_, now + options_.renew_interval);
+  renew_at_ = std::min(renew_at_, now + renew_interval_);
 }
 
 void GenerationCheckpoints::BeginRepair(const std::vector<uint32_t>& ids,
@@ -85,7 +91,7 @@ void GenerationCheckpoints::BeginRepair(const std::vector<uint32_t>& ids,
                          .tokens = tokens});
   }
   repair_.Begin(route_.cache_namespace, route_.hops, lost, std::move(positions), step, now);
-  renew_at_ = std::min(renew_at_, now + options_.renew_interval);
+  renew_at_ = std::min(renew_at_, now + renew_interval_);
 }
 
 void GenerationCheckpoints::Reserve(forward::SaveReason reason, const SavePoint& point) {
@@ -132,6 +138,11 @@ std::optional<Sha256Digest> GenerationCheckpoints::FinishKey(const std::vector<u
   return KeyAt(at);
 }
 
+void GenerationCheckpoints::Granted(absl::Duration ttl, MonoTime now) {
+  renew_interval_ = std::min(renew_interval_, std::max(ttl / 3, kRenewIntervalMin));
+  renew_at_ = std::min(renew_at_, now + renew_interval_);
+}
+
 void GenerationCheckpoints::StopLooking() {
   planner_.Cancel();
   repair_.End("");
@@ -147,7 +158,7 @@ void GenerationCheckpoints::Tick(MonoTime now) {
   planner_.Tick(now);
   repair_.Tick(now);
   if (now < renew_at_) return;
-  renew_at_ = now + options_.renew_interval;
+  renew_at_ = now + renew_interval_;
   RenewHolds renew{.leases = Leases(), .writes = saves_.Held()};
   if (!renew.leases.empty() || !renew.writes.empty()) effects_.emplace_back(std::move(renew));
 }

@@ -70,6 +70,8 @@ class GenerationCheckpoints {
   absl::Duration finish_hold_max() const { return options_.reserve_wait; }
   absl::Duration touch_interval() const { return options_.touch_interval; }
 
+  // The arbiter lets a lease or a reservation lapse after so long without a renewal.
+  void Granted(absl::Duration ttl, MonoTime now);
   // Ends leases: the generation ends, or goes on without what it looked for.
   void StopLooking();
 
@@ -98,6 +100,7 @@ class GenerationCheckpoints {
   std::optional<PrefixKeys> keys_;  // of the route's namespace
   bool parent_tried_ = false;
   uint32_t continued_at_ = 0;  // generated tokens at the last such save
+  absl::Duration renew_interval_;
   MonoTime renew_at_ = absl::InfiniteDuration();
 };
 

@@ -229,6 +229,7 @@ void Generation::OnParent(MetaCall call, MonoTime now) {
 void Generation::OnLookup(MetaCall call, absl::StatusOr<std::optional<FoundRow>> found,
                           MonoTime now) {
   if (!checkpoints_.has_value()) return;
+  if (found.ok() && found->has_value()) checkpoints_->Granted((*found)->lease_ttl, now);
   checkpoints_->planner().OnLookup(call, std::move(found), now);
   AfterLookup(now);
 }
@@ -242,6 +243,7 @@ void Generation::OnCheckpoint(MetaCall call, absl::StatusOr<CheckpointRead> read
 void Generation::OnFragment(MetaCall call, const absl::StatusOr<FoundFragment>& found,
                             MonoTime now) {
   if (!checkpoints_.has_value()) return;
+  if (found.ok()) checkpoints_->Granted(found->lease_ttl, now);
   checkpoints_->repair().OnFragment(call, found);
   AfterRepair(now);
 }
@@ -249,6 +251,7 @@ void Generation::OnFragment(MetaCall call, const absl::StatusOr<FoundFragment>& 
 void Generation::OnReserved(MetaCall call, const absl::StatusOr<Reservation>& reserved,
                             MonoTime now) {
   if (!checkpoints_.has_value()) return;
+  if (reserved.ok()) checkpoints_->Granted(reserved->ttl, now);
   checkpoints_->saves().OnReserved(call, reserved);
   PumpSaves();
   CheckHeldFrames(now);

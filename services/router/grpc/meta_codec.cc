@@ -1,5 +1,7 @@
 #include "services/router/grpc/meta_codec.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
@@ -72,6 +74,13 @@ absl::StatusOr<StoredSlab> DecodePlace(const v1::SlabPlace& proto,
   return slab;
 }
 
+// Infinite where the arbiter names none.
+absl::Duration DecodeTtl(const v1::Millis& ttl) {
+  constexpr uint64_t kTtlMsMax = 24 * 3600 * 1000;
+  if (ttl.value() == 0) return absl::InfiniteDuration();
+  return absl::Milliseconds(std::min(ttl.value(), kTtlMsMax));
+}
+
 // InvalidArgument is the word for a caller's mistake; here the arbiter made it.
 template <typename T>
 absl::StatusOr<T> AsArbitersMistake(absl::StatusOr<T> decoded) {
@@ -84,7 +93,8 @@ absl::StatusOr<std::optional<FoundRow>> DecodeHit(const v1::LookupResponse& resp
   FoundRow row{.lease = lease,
                .cut_tokens = response.token_count(),
                .cut_text_bytes = response.text_bytes(),
-               .row_tokens = response.row().token_count()};
+               .row_tokens = response.row().token_count(),
+               .lease_ttl = DecodeTtl(response.lease().ttl())};
   if (row.cut_tokens == 0 || row.cut_tokens > row.row_tokens ||
       row.row_tokens > limits::kHistoryTokensMax || row.cut_text_bytes == 0 ||
       row.cut_text_bytes > text_bytes) {
@@ -105,7 +115,7 @@ absl::StatusOr<std::optional<FoundRow>> DecodeHit(const v1::LookupResponse& resp
 }
 
 absl::StatusOr<Reservation> DecodeRanges(const v1::ReserveResponse& response) {
-  Reservation reservation;
+  Reservation reservation{.ttl = DecodeTtl(response.ttl())};
   KVMESH_ASSIGN_OR_RETURN(reservation.write_id,
                           WriteId::FromBytes(response.write_id(), "write_id"));
   for (const v1::ReservedRange& range : response.ranges()) {
@@ -214,7 +224,8 @@ absl::StatusOr<FoundFragment> DecodeFragment(const v1::AwaitFragmentResponse& re
     return Malformed(
         absl::StrCat("position ", response.position(), " of ", asked.positions.size()));
   }
-  FoundFragment fragment{.position = response.position()};
+  FoundFragment fragment{.position = response.position(),
+                         .lease_ttl = DecodeTtl(response.lease().ttl())};
   absl::StatusOr<StoredSlab> slab = AsArbitersMistake(
       DecodePlace(response.slab(), asked.positions[fragment.position].tokens_sha256));
   if (!slab.ok()) return slab.status();

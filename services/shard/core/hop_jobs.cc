@@ -222,6 +222,10 @@ void Hop::StoreResult(const Running& run, const JobResult& result, SessionState 
   entry->Extend(frame.tokens);
   const absl::Span<const float> last_row = LastRow(result.rows, frame.tokens.size());
   entry->last_row.assign(last_row.begin(), last_row.end());
+  if (IsChunk(frame) && frame.want_logits) {
+    entry->prefill_end = entry->held;
+    entry->prefill_row = entry->last_row;
+  }
   store_.SetBytes(entry, result.state_bytes);
 }
 

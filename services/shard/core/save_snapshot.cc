@@ -39,7 +39,11 @@ std::variant<StateSnapshot, SaveDrop> TakeSnapshot(const SessionEntry& entry, La
     }
     snapshot.state[layer] = *std::move(taken);
   }
-  if (!cut) snapshot.last_row = entry.last_row;
+  if (!cut) {
+    snapshot.last_row = entry.last_row;
+  } else if (at_tokens == entry.prefill_end) {
+    snapshot.last_row = entry.prefill_row;
+  }
   return snapshot;
 }
 

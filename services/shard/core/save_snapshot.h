@@ -16,7 +16,8 @@ uint64_t CanonicalBytes(const SessionState& state, uint64_t tokens);
 bool CanBeCut(const SessionState& state);
 
 // The entry's first `at_tokens` tokens. The session goes on; full blocks are shared with it. Has
-// the last output row only if exactly so many tokens are held. kNotHeld, kCannotCut, kNoMemory.
+// the last output row only if exactly so many tokens are held, or if the last prefill ended there.
+// kNotHeld, kCannotCut, kNoMemory.
 std::variant<StateSnapshot, SaveDrop> TakeSnapshot(const SessionEntry& entry, LayerRange layers,
                                                    uint64_t at_tokens);
 

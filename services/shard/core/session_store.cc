@@ -176,6 +176,8 @@ void SessionCacheStore::ForgetState(SessionEntry* entry, MissCause cause) {
   entry->tokens = Sha256();
   entry->last_step = 0;
   entry->last_row.clear();
+  entry->prefill_end = 0;
+  entry->prefill_row.clear();
   entry->last_answer.reset();
 }
 

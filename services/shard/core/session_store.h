@@ -74,7 +74,11 @@ struct SessionEntry {
   uint64_t digest_before_last = 0;
   uint32_t last_token = 0;
   uint32_t last_step = 0;
-  std::vector<float> last_row;                 // [hidden_size] of the last token
+  std::vector<float> last_row;  // [hidden_size] of the last token
+  // Tokens held when the last prefill had ended, and the row of the last of them: a save at a
+  // prompt's end has its row however many steps have run since.
+  uint64_t prefill_end = 0;
+  std::vector<float> prefill_row;              // [hidden_size]
   std::optional<forward::Output> last_answer;  // at the tail, of the last step
 
   HeldFacts Facts(bool tail) const;

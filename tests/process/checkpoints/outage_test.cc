@@ -123,6 +123,7 @@ TEST(Room, ABudgetThatHoldsNoRowDropsEverySaveByNameAndNothingElse) {
   const v1::GenerateRequest request = AskFor(PromptText("no room at all"));
   const std::vector<uint32_t> right = mesh.Ask(Stateless(request)).ids;
   for (int i = 0; i < 3; ++i) ExpectCold(mesh.Ask(request), right, {"no_row"});
+  mesh.AwaitSaved();
   EXPECT_EQ(mesh.router().Metric("kvmesh_router_saves_total{reason=\"cold\",result=\"too_large\"}"),
             3);
   EXPECT_TRUE(mesh.SlabFiles().empty());

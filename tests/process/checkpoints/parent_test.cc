@@ -26,6 +26,8 @@ TEST(ParentKey, ATurnWaitsForTheSaveOfTheTurnBeforeIt) {
   const Answer first = mesh.Ask(FirstTurn());
   ASSERT_TRUE(first.status.ok()) << first.status;
   ASSERT_EQ(first.finished.finish_key().size(), 32U);
+  // Its reservation may reach the arbiter after the answer has reached the client.
+  ASSERT_TRUE(WaitUntil([&] { return mesh.MetaStats().reservations() == 1; }));
   const v1::GenerateRequest next = NextTurn(first);
   std::future<Answer> second = mesh.AskBeside(next);
   EXPECT_TRUE(WaitUntil([&] { return mesh.MetaStats().waiters() == 1; }));
@@ -45,6 +47,7 @@ TEST(ParentKey, ASaveThatDoesNotEndIsNotWaitedForLongerThanIsSaid) {
   mesh.store().Freeze();
   const Answer first = mesh.Ask(FirstTurn());
   ASSERT_TRUE(first.status.ok()) << first.status;
+  ASSERT_TRUE(WaitUntil([&] { return mesh.MetaStats().reservations() == 1; }));
   const v1::GenerateRequest next = NextTurn(first);
   const Answer second = mesh.Ask(next);  // the store is frozen all the while
   EXPECT_TRUE(second.status.ok()) << second.status;

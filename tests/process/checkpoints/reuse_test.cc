@@ -106,6 +106,29 @@ TEST(SaveReason, ColdIsTheSamePromptAgain) {
   mesh.ExpectNothingLeft();
 }
 
+// The arbiter is silent until the client has read tokens: the row's state is cut from a longer one
+// then, and is a full hit all the same.
+TEST(SaveReason, ColdIsAFullHitHoweverLongAfterThePrefillItsReservationComes) {
+  CheckpointMesh mesh(Only("cold"));
+  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  v1::GenerateRequest request = Verbose(AskFor(PromptText("prefilled long before")));
+  // Its connection is there: one to a process that is silent fails before it answers.
+  ASSERT_TRUE(mesh.Ask(AskFor(PromptText("the first"))).status.ok());
+  mesh.AwaitSaved();
+  mesh.meta().Freeze();
+  const Answer cold = Generate(*stub, request, [&mesh](size_t tokens) {
+    if (tokens == 3) mesh.meta().Thaw();
+  });
+  ASSERT_TRUE(cold.status.ok()) << cold.status;
+  EXPECT_EQ(cold.finished.usage().cause(), "disabled: meta unavailable");
+  mesh.AwaitSaved();
+  EXPECT_EQ(SavesStarted(mesh, "cold"), 2);
+  request = AskFor(request.text());
+  ExpectReuse(mesh, request, Reused::kWhole, "disk");
+  EXPECT_EQ(mesh.Ask(request).finished.usage().outcome(), "EXACT");
+  mesh.ExpectNothingLeft();
+}
+
 TEST(SaveReason, ContinuedIsTheAnswerSoFar) {
   MeshPlan plan = Only("continued");
   plan.router_flags = {"--continued-interval", "16"};
@@ -165,8 +188,15 @@ uint64_t LeaveASession(CheckpointMesh& mesh, const v1::GenerateRequest& request)
   const Answer cut = Generate(*stub, request, [&mesh](size_t tokens) {
     if (tokens != 8) return;
     mesh.router().Freeze();
-    EXPECT_TRUE(
-        WaitUntil([&mesh] { return mesh.HeldAt(0) > 0 && mesh.HeldAt(0) == mesh.HeldAt(1); }));
+    // What the router had sent may still be on its way: looked at until nothing moves any more.
+    uint64_t before = 0;
+    int still = 0;
+    EXPECT_TRUE(WaitUntil([&] {
+      const uint64_t held = mesh.HeldAt(0);
+      still = held > 0 && held == before && held == mesh.HeldAt(1) ? still + 1 : 0;
+      before = held;
+      return still >= 5;
+    }));
     mesh.router().Kill();
   });
   EXPECT_FALSE(cut.status.ok());
@@ -197,7 +227,9 @@ TEST(SaveReason, EvictIsASessionThatANewcomerPushedOut) {
   mesh.AwaitReady();
   ASSERT_TRUE(mesh.Ask(AskFor(PromptText("newcomer"))).status.ok());
   EXPECT_TRUE(WaitUntil([&] { return mesh.Rows().size() == 1; })) << mesh.shard(0).Log();
-  for (const size_t shard : {0, 1}) EXPECT_EQ(SavesDone(mesh, shard, "evict"), 1);
+  for (const size_t shard : {0, 1}) {
+    EXPECT_TRUE(WaitUntil([&] { return SavesDone(mesh, shard, "evict") == 1; }));
+  }
   ExpectReuse(mesh, GoOnFrom(mesh, request, held), Reused::kPart, "disk");
   mesh.ExpectNothingLeft();
 }

@@ -9,12 +9,9 @@
 
 #include "absl/types/span.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
-#include "tests/process/process_testing.h"
+#include "tests/process/answers.h"
 
 namespace kvmesh::process_testing {
-
-// Whether the long runs are wanted: KVMESH_TEST_ALL is set.
-bool TestAll();
 
 // A mesh of two shards with an arbiter and a disk tier.
 class StoringMesh {
@@ -65,21 +62,6 @@ class Conversation {
   v1::RenderChatRequest rendered_;
   std::string parent_key_;
 };
-
-// A request with these ids for exactly `tokens` tokens, past any end of sequence, that returns its
-// ids.
-v1::GenerateRequest AskForIds(absl::Span<const uint32_t> ids, uint32_t tokens);
-
-// The generation that `answer` is, run without checkpoints: on the ids it ran on, with the same
-// draws. `cache` says whether sessions are used; `tokens` at most.
-v1::GenerateRequest Uncached(const v1::GenerateRequest& request, const Answer& answer,
-                             v1::CacheUse cache, uint32_t tokens);
-
-// The first tokens of `answer` are those of `other`, with the same log probabilities to the last
-// bit.
-void ExpectBegins(const Answer& answer, const Answer& other);
-// Likewise all of them.
-void ExpectEqual(const Answer& answer, const Answer& other);
 
 // Raw bytes of ids.
 std::string BytesOf(StoringMesh& mesh, absl::Span<const uint32_t> ids);

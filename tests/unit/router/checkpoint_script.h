@@ -78,8 +78,8 @@ class CheckpointScript : public GenerationScript {
           absl::StatusOr<CheckpointRead>(
               CheckpointRead{.seam = std::move(seam), .has_output_row = true}));
   }
-  void Reserved(const ReserveRow& reserve) {
-    Reservation reservation;
+  void Reserved(const ReserveRow& reserve, absl::Duration ttl = absl::InfiniteDuration()) {
+    Reservation reservation{.ttl = ttl};
     reservation.write_id.mutable_data()[0] = ++writes_;
     for (const auto& [layers, bytes] : reserve.ranges) {
       reservation.stores.emplace_back(layers, absl::StrCat("store:", layers.begin));

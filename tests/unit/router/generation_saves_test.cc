@@ -92,6 +92,19 @@ TEST_F(GenerationSavesTest, AReservationIsRenewedUntilEveryHopHasAnswered) {
   EXPECT_THAT(script.SaveResults(), IsEmpty());
 }
 
+TEST_F(GenerationSavesTest, AReservationIsRenewedThreeTimesInTheTimeThatItWasGrantedFor) {
+  CheckpointScript script(world_);
+  script.RunCold();
+  script.Reserved(script.Only<ReserveRow>(), absl::Seconds(3));
+  for (int i = 0; i < 3; ++i) {
+    const MonoTime before = script.now;
+    do {
+      script.Wait();
+    } while (!script.Has<RenewHolds>());
+    EXPECT_EQ(script.now - before, absl::Seconds(1));
+  }
+}
+
 TEST_F(GenerationSavesTest, OneHopThatDropsItCancelsTheReservation) {
   CheckpointScript script(world_);
   script.RunCold();

@@ -51,6 +51,30 @@ TEST(Save, ACutSnapshotHasNoLastRowAndIsTheStateOfTheShorterText) {
   EXPECT_EQ(MetaOf(cut).payload_crc32c(), MetaOf(whole).payload_crc32c());
 }
 
+// A reservation that is answered late costs no full hit: the prompt's row waits for it.
+TEST(Save, APromptsEndHasItsRowHoweverManyStepsHaveRunSince) {
+  CheckpointHop at_once;
+  at_once.Run(kHopPrompt);
+  at_once.Send(1, at_once.MakeSave(4));
+  const auto job = at_once.TakeSaveJob();
+  ASSERT_NE(job, nullptr);
+  ASSERT_FALSE(job->snapshot.last_row.empty());
+  const std::string whole = SlabOf(*job, ToyFacts(at_once.engine()), Write(7));
+  CheckpointHop late;
+  late.Run(kHopPrompt);
+  for (uint32_t step = 1; step <= 3; ++step) {
+    late.Send(1, late.Decode(Sequence(step), step));
+    ASSERT_EQ(late.RunAll(), 1);
+    late.Send(1, late.MakeSave(4));
+    const auto cut = late.TakeSaveJob();
+    ASSERT_NE(cut, nullptr);
+    EXPECT_EQ(SlabOf(*cut, ToyFacts(late.engine()), Write(7)), whole);
+  }
+  // Another length than the prompt's has none.
+  late.Send(1, late.MakeSave(5));
+  EXPECT_TRUE(late.TakeSaveJob()->snapshot.last_row.empty());
+}
+
 TEST(Save, MoreTokensThanAreHeldOrNoneAreDropped) {
   CheckpointHop h;
   h.Run(kHopPrompt);

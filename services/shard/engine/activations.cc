@@ -1,9 +1,6 @@
 #include "services/shard/engine/activations.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
 
 namespace kvmesh::shard {
 namespace {
@@ -16,70 +13,6 @@ float GroupSum(const float* x, size_t count) {
     for (size_t i = 0; i < 8; ++i) sums[i] += x[i + 16] + x[i + 24];
   }
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
-using Floats4 = float __attribute__((vector_size(16)));
-using Ints4 = int32_t __attribute__((vector_size(16)));
-
-struct RoundedGroup {
-  alignas(16) int32_t codes[32];
-  float scale;
-  int32_t sum;
-};
-
-constexpr int32_t kCodeMax = 32767;
-
-// 2^(biased - 127)
-float PowerOfTwo(int biased) {
-  return std::bit_cast<float>(static_cast<uint32_t>(biased) << 23);
-}
-
-// As the header says. `count`: 16 or 32.
-void RoundGroup(const float* x, size_t count, RoundedGroup& group) {
-  Ints4 largest = {};
-  for (size_t i = 0; i < count; i += 4) {
-    Ints4 bits;
-    std::memcpy(&bits, x + i, sizeof(bits));
-    bits &= 0x7FFFFFFF;
-    largest = bits > largest ? bits : largest;
-  }
-  const int32_t bits_max =
-      std::max(std::max(largest[0], largest[1]), std::max(largest[2], largest[3]));
-  const int exponent = std::max(bits_max >> 23, 15);
-  if (exponent == 255) {
-    std::memset(group.codes, 0, sizeof(group.codes));
-    group.scale = std::numeric_limits<float>::quiet_NaN();
-    group.sum = 0;
-    return;
-  }
-  group.scale = PowerOfTwo(exponent - 14);
-  const float inverse = PowerOfTwo(254 - (exponent - 14));
-  constexpr float kRounder = 0x1.8p23f;  // adding it leaves no room for a fraction
-  Ints4 sums = {};
-  for (size_t i = 0; i < count; i += 4) {
-    Floats4 values;
-    std::memcpy(&values, x + i, sizeof(values));
-    const Floats4 rounded = values * inverse + kRounder;
-    Ints4 codes = std::bit_cast<Ints4>(rounded) - std::bit_cast<int32_t>(kRounder);
-    codes = codes > kCodeMax ? Ints4{} + kCodeMax : codes;
-    codes = codes < -kCodeMax ? Ints4{} - kCodeMax : codes;
-    sums += codes;
-    std::memcpy(group.codes + i, &codes, sizeof(codes));
-  }
-  group.sum = sums[0] + sums[1] + sums[2] + sums[3];
-}
-
-// Words of the first half of each chunk with the second half above; `height` apart.
-void StorePairs(const RoundedGroup& group, size_t count, size_t chunk, size_t height,
-                int32_t* pairs) {
-  const size_t half = chunk / 2;
-  for (size_t begin = 0; begin < count; begin += chunk) {
-    for (size_t i = begin; i < begin + half; ++i, pairs += height) {
-      const auto low = static_cast<uint32_t>(group.codes[i]) & 0xFFFF;
-      const auto high = static_cast<uint32_t>(group.codes[i + half]) << 16;
-      *pairs = static_cast<int32_t>(low | high);
-    }
-  }
 }
 
 // Null where this form does without the buffer.
@@ -115,10 +48,11 @@ void Activations::Set(const float* x, size_t rows, size_t columns, size_t tiles,
   for (Prepared& prepared : prepared_) prepared.ready = false;
 }
 
-void Activations::Prepare(ComputePool& pool, const Form& form) {
+void Activations::Prepare(ComputePool& pool, const StepKernels& kernels, const Form& form) {
   Prepared& prepared = prepared_[IndexOf(form)];
   if (prepared.ready) return;
   const size_t rows = std::max(rows_, tiles_ * height_);
+  if (rows > rows_) zeros_.resize(std::max(zeros_.size(), columns_));
   if (form.group > 0) prepared.sums.Room(rows * (columns_ / form.group));
   if (form.rounded) {
     prepared.pairs.Room(rows * (columns_ / 2));
@@ -128,9 +62,9 @@ void Activations::Prepare(ComputePool& pool, const Form& form) {
     x_.Room(rows * columns_);
   }
   if (tiles_ == 1) {
-    FillTile(form, 0);
+    FillTile(kernels, form, 0);
   } else {
-    pool.Run(tiles_, [&](size_t index, uint32_t worker) { FillTile(form, index); });
+    pool.Run(tiles_, [&](size_t index, uint32_t worker) { FillTile(kernels, form, index); });
   }
   prepared.ready = true;
   if (!form.rounded) x_ready_ = true;
@@ -154,13 +88,13 @@ Activations::Tile Activations::tile(const Form& form, size_t index) const {
           .height = std::max(rows, height_)};
 }
 
-void Activations::FillTile(const Form& form, size_t index) {
+void Activations::FillTile(const StepKernels& kernels, const Form& form, size_t index) {
   const Tile to = tile(form, index);
-  for (size_t row = 0; row < to.height; ++row) FillRow(form, to, row);
+  for (size_t row = 0; row < to.height; ++row) FillRow(kernels, form, to, row);
 }
 
-void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
-  static constexpr float kZeros[32] = {};
+void Activations::FillRow(const StepKernels& kernels, const Form& form, const Tile& tile,
+                          size_t row) {
   const bool is_there = row < tile.rows;  // or fills up
   const float* from = is_there ? source_ + (tile.first_row + row) * columns_ : nullptr;
   if (!form.rounded && !x_ready_) {
@@ -170,21 +104,22 @@ void Activations::FillRow(const Form& form, const Tile& tile, size_t row) {
   if (form.group == 0) return;
   Prepared& prepared = prepared_[IndexOf(form)];
   const size_t groups = columns_ / form.group;
-  RoundedGroup rounded;
+  if (form.rounded) {
+    const size_t at = tile.first_place * groups + row;
+    const RoundedRow to{.group = form.group,
+                        .chunk = form.chunk,
+                        .height = tile.height,
+                        .pairs = prepared.pairs.data() + tile.first_place * (columns_ / 2) + row,
+                        .scales = prepared.scales.data() + at,
+                        .code_sums = prepared.code_sums.data() + at,
+                        .sums = prepared.sums.data() + at};
+    kernels.round_row(is_there ? from : zeros_.data(), columns_, to);
+    return;
+  }
   for (size_t group = 0; group < groups; ++group) {
-    const float* x = is_there ? from + group * form.group : kZeros;
-    const size_t at = tile.first_place * groups + group * tile.height + row;
-    if (!form.rounded) {
-      prepared.sums.data()[at] = GroupSum(x, form.group);
-      continue;
-    }
-    RoundGroup(x, form.group, rounded);
-    prepared.scales.data()[at] = rounded.scale;
-    prepared.code_sums.data()[at] = rounded.sum;
-    prepared.sums.data()[at] = rounded.scale * static_cast<float>(rounded.sum);
-    StorePairs(rounded, form.group, form.chunk, tile.height,
-               prepared.pairs.data() + tile.first_place * (columns_ / 2) +
-                   group * (form.group / 2) * tile.height + row);
+    const float* x = is_there ? from + group * form.group : zeros_.data();
+    prepared.sums.data()[tile.first_place * groups + group * tile.height + row] =
+        GroupSum(x, form.group);
   }
 }
 

@@ -12,10 +12,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "services/shard/engine/compute_pool.h"
 #include "services/shard/engine/kernels/aligned_buffer.h"
 #include "services/shard/engine/kernels/panel_layout.h"
+#include "services/shard/engine/kernels/step_kernels.h"
 
 namespace kvmesh::shard {
 
@@ -47,7 +49,7 @@ class Activations {
   // out evenly. `height`: 0, as many as a tile has rows; else that, filled up with zeros.
   void Set(const float* x, size_t rows, size_t columns, size_t tiles, size_t height);
   // Makes `form` of them. `columns` is a multiple of its group.
-  void Prepare(ComputePool& pool, const Form& form);
+  void Prepare(ComputePool& pool, const StepKernels& kernels, const Form& form);
 
   size_t tiles() const { return tiles_; }
   // Of a form that was prepared.
@@ -63,8 +65,8 @@ class Activations {
     AlignedBuffer<int32_t> code_sums;
   };
   static size_t IndexOf(const Form& form);
-  void FillTile(const Form& form, size_t index);
-  void FillRow(const Form& form, const Tile& tile, size_t row);
+  void FillTile(const StepKernels& kernels, const Form& form, size_t index);
+  void FillRow(const StepKernels& kernels, const Form& form, const Tile& tile, size_t row);
 
   const float* source_ = nullptr;
   size_t rows_ = 0;
@@ -73,6 +75,7 @@ class Activations {
   size_t height_ = 0;
   bool x_ready_ = false;
   AlignedBuffer<float> x_;
+  std::vector<float> zeros_;  // a row that fills up a tile
   std::array<Prepared, 9> prepared_;
 };
 

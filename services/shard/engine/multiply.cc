@@ -191,7 +191,8 @@ void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numer
   buffers.activations.Set(x, rows, columns, tiles,
                           direct ? DirectHeight((rows + tiles - 1) / tiles) : 0);
   for (const Product& product : products) {
-    buffers.activations.Prepare(pool, WayOf(numerics, *product.weights).form);
+    buffers.activations.Prepare(pool, StepKernelsOf(numerics.set),
+                                WayOf(numerics, *product.weights).form);
   }
   if (direct) {
     MultiplyDirect(pool, buffers, numerics, products);

@@ -1,7 +1,8 @@
-// What a step does beside matrix products: norms, activations, rounding of keys and values,
-// attention. Compiled once for AVX2 and once for AVX-512, with the same bits from both (lanes.h).
-// Every reduction has one order, fixed by the absolute index of a feature or a key; how many rows
-// or heads share a call changes the bits of none. Pure; thread-safe. NaN passes through.
+// What a step does beside matrix products: norms, activations, rounding of keys and values and of
+// what products read, attention. Compiled once for AVX2 and once for AVX-512, with the same bits
+// from both (lanes.h). Every reduction has one order, fixed by the absolute index of a feature or a
+// key; how many rows or heads share a call changes the bits of none. Pure; thread-safe. NaN passes
+// through.
 #pragma once
 
 #include <cstddef>
@@ -64,6 +65,18 @@ struct AttentionFold {
   float* values;  // [ValueStride(head_dim)]
 };
 
+// Where a row of rounded activations goes (activations.h): every number `height` places behind the
+// one before.
+struct RoundedRow {
+  size_t group = 32;             // 16 or 32 neighbouring features that share a scale
+  size_t chunk = 16;             // 4, 8 or 16: half a chunk lies between the codes of a pair
+  size_t height = 1;             // rows that lie side by side
+  int32_t* pairs = nullptr;      // [columns / 2]
+  float* scales = nullptr;       // [columns / group]
+  int32_t* code_sums = nullptr;  // [columns / group]
+  float* sums = nullptr;         // [columns / group], of the rounded numbers
+};
+
 struct StepKernels {
   // out = x / sqrt(mean(x^2) + eps) * weight
   void (*rms_norm)(const float* x, const float* weight, size_t n, float eps, float* out);
@@ -79,6 +92,8 @@ struct StepKernels {
   size_t (*round[kKvDtypeCount])(const float* x, size_t n, void* out);
   // The inverse, exact.
   void (*widen[kKvDtypeCount])(const void* x, size_t n, float* out);
+  // x: [columns], whole groups.
+  void (*round_row)(const float* x, size_t columns, const RoundedRow& row);
   void (*attend[kKvDtypeCount])(const AttentionChunk& chunk);
   // Takes the next chunk into a fold: flash attention's update (Dao et al., 2022).
   void (*fold)(float highest, float sum, const float* values, size_t head_dim, AttentionFold* fold);

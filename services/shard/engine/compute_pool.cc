@@ -23,15 +23,23 @@ void Pause() {
 #endif
 }
 
+// Waits for `done` about as long as it takes to look at what other threads have left. False: not
+// done.
+template <typename Condition>
+bool SpinBriefly(const Condition& done) {
+  for (int i = 0; i < 16; ++i) {
+    if (done()) return true;
+    Pause();
+  }
+  return false;
+}
+
 // Waits for `done` without sleeping. False: not done within kSpin.
 template <typename Condition>
 bool SpinUntil(const Condition& done) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
-    for (int i = 0; i < 16; ++i) {
-      if (done()) return true;
-      Pause();
-    }
+    if (SpinBriefly(done)) return true;
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }
@@ -64,9 +72,9 @@ void ComputePool::Run(size_t count, Task task) {
   run_.store(run);
   if (parked_.load() > 0) WakeWorkers();
   const size_t own = TakeTasksOf(0, run, /*worker=*/0);
-  // Who has the others' tasks may be through with them.
   size_t left = count - own;
-  if (finished_.load() != finished_before_ + left) left -= HelpOthers(run, /*worker=*/0);
+  const auto others_are_through = [&] { return finished_.load() == finished_before_ + left; };
+  if (!SpinBriefly(others_are_through)) left -= HelpOthers(run, /*worker=*/0);
   finished_before_ += left;
   WaitUntilFinished(finished_before_);
   if (failed_.load()) RethrowFailure();
@@ -134,7 +142,7 @@ void ComputePool::WorkerLoop(uint32_t worker) {
     run = run_.load();
     // Its own are said to be done before it looks for others': the caller may wait for them.
     Finished(TakeTasksOf(worker, run, worker));
-    Finished(HelpOthers(run, worker));
+    if (!SpinBriefly(has_news)) Finished(HelpOthers(run, worker));
   }
 }
 

@@ -21,6 +21,8 @@ Metrics::Metrics(absl::string_view service)
       registry_(
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {}
 
+Metrics::~Metrics() = default;
+
 std::string Metrics::FullName(absl::string_view what_unit) const {
   return absl::StrCat(prefix_, what_unit);
 }
@@ -71,18 +73,33 @@ double Metrics::Value(absl::string_view full_name, const Labels& labels) const {
   return 0;
 }
 
-RpcTimer::RpcTimer(Metrics& metrics, const Clock& clock, absl::string_view rpc)
-    : metrics_(metrics), clock_(clock), rpc_(rpc), start_(clock.Now()) {}
+Metrics::Rpc& Metrics::RpcOf(absl::string_view method) {
+  MutexLock lock(&rpcs_mutex_);
+  const auto known = rpcs_.find(method);
+  if (known != rpcs_.end()) return *known->second;
+  return *rpcs_.emplace(std::string(method), std::make_unique<Rpc>(*this, method)).first->second;
+}
 
-void RpcTimer::Finish(absl::string_view code_name) {
-  metrics_
-      .Counter("rpcs_total", "RPCs ended, by method and status code",
-               {{"rpc", rpc_}, {"code", std::string(code_name)}})
-      .Increment();
-  metrics_
-      .Histogram("rpc_latency_seconds", "From the start of an RPC to its end", LatencyBuckets(),
-                 {{"rpc", rpc_}})
-      .Observe(absl::ToDoubleSeconds(clock_.Now() - start_));
+Metrics::Rpc::Rpc(Metrics& metrics, absl::string_view method)
+    : metrics_(metrics),
+      method_(method),
+      latency_(metrics.Histogram("rpc_latency_seconds", "From the start of an RPC to its end",
+                                 LatencyBuckets(), {{"rpc", method_}})) {}
+
+void Metrics::Rpc::Ended(absl::string_view code_name, absl::Duration took) {
+  CounterOf(code_name).Increment();
+  latency_.Observe(absl::ToDoubleSeconds(took));
+}
+
+prometheus::Counter& Metrics::Rpc::CounterOf(absl::string_view code_name) {
+  MutexLock lock(&mutex_);
+  const auto known = by_code_.find(code_name);
+  if (known != by_code_.end()) return *known->second;
+  prometheus::Counter& counter =
+      metrics_.Counter("rpcs_total", "RPCs ended, by method and status code",
+                       {{"rpc", method_}, {"code", std::string(code_name)}});
+  by_code_.emplace(code_name, &counter);
+  return counter;
 }
 
 }  // namespace kvmesh::metrics

@@ -13,9 +13,11 @@
 #include <string>
 #include <thread>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 
 namespace kvmesh::metrics {
 
@@ -29,6 +31,7 @@ class Metrics {
  public:
   // `service`: "router", "shard", … the second part of every name.
   explicit Metrics(absl::string_view service);
+  ~Metrics();
 
   // The same name and labels give the same object. `what_unit` is the name without its prefix:
   // "requests_total".
@@ -39,6 +42,10 @@ class Metrics {
   prometheus::Histogram& Histogram(absl::string_view what_unit, absl::string_view help,
                                    const prometheus::Histogram::BucketBoundaries& buckets,
                                    const Labels& labels = {});
+
+  // What is counted of the RPCs of one method; the same one each time.
+  class Rpc;
+  Rpc& RpcOf(absl::string_view method);
 
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
   // What /metrics would serve, for tests.
@@ -52,18 +59,38 @@ class Metrics {
 
   std::string prefix_;
   std::shared_ptr<prometheus::Registry> registry_;  // shared with the server that serves it
+  Mutex rpcs_mutex_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Rpc>> rpcs_ ABSL_GUARDED_BY(rpcs_mutex_);
+};
+
+// Requests by code and latency of one method. Keeps what it has made: to find a counter by its name
+// and labels takes the registry's lock and dozens of allocations, more than a short RPC.
+class Metrics::Rpc {
+ public:
+  Rpc(Metrics& metrics, absl::string_view method);
+  // `code_name`: as of rpc::CodeName.
+  void Ended(absl::string_view code_name, absl::Duration took);
+
+ private:
+  prometheus::Counter& CounterOf(absl::string_view code_name);
+
+  Metrics& metrics_;
+  const std::string method_;
+  prometheus::Histogram& latency_;
+  Mutex mutex_;
+  absl::flat_hash_map<std::string, prometheus::Counter*> by_code_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Counts one RPC: requests, errors by code, latency. Finish exactly once.
 class RpcTimer {
  public:
-  RpcTimer(Metrics& metrics, const Clock& clock, absl::string_view rpc);
-  void Finish(absl::string_view code_name);
+  RpcTimer(Metrics& metrics, const Clock& clock, absl::string_view rpc)
+      : rpc_(metrics.RpcOf(rpc)), clock_(clock), start_(clock.Now()) {}
+  void Finish(absl::string_view code_name) { rpc_.Ended(code_name, clock_.Now() - start_); }
 
  private:
-  Metrics& metrics_;
+  Metrics::Rpc& rpc_;
   const Clock& clock_;
-  std::string rpc_;
   MonoTime start_;
 };
 

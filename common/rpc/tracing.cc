@@ -45,14 +45,9 @@ uint64_t RandomNumber() {
 
 class CallTracer final : public grpc::experimental::Interceptor {
  public:
-  CallTracer(CallName name, grpc::experimental::ServerRpcInfo& info)
-      : name_(std::move(name)), info_(info) {}
+  explicit CallTracer(Span span) : span_(std::move(span)) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
-      const Trace parent = TraceOf(*info_.server_context());
-      if (parent.sampled) span_ = Span(name_.service, name_.rpc, parent, RandomNumber());
-    }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       span_.End(CodeName(methods->GetSendStatus().error_code()));
     }
@@ -60,18 +55,19 @@ class CallTracer final : public grpc::experimental::Interceptor {
   }
 
  private:
-  const CallName name_;
-  grpc::experimental::ServerRpcInfo& info_;
   Span span_;
 };
 
 class CallTracerFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  // Null: the call is not intercepted.
+  // Null: the call is not intercepted, which costs it microseconds.
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
-    CallName name = NameOf(info->method());
-    return name.rpc.empty() ? nullptr : new CallTracer(std::move(name), *info);
+    const Trace parent = TraceOf(*info->server_context());
+    if (!parent.sampled) return nullptr;
+    const CallName name = NameOf(info->method());
+    if (name.rpc.empty()) return nullptr;
+    return new CallTracer(Span(name.service, name.rpc, parent, RandomNumber()));
   }
 };
 

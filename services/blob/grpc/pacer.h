@@ -6,13 +6,13 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "services/blob/core/pace.h"
 
 namespace kvmesh::blob {
 
 class Pacer {
  public:
-  Pacer(const Clock& clock, uint64_t bytes_per_second)
-      : clock_(clock), bytes_per_second_(bytes_per_second) {}
+  Pacer(const Clock& clock, uint64_t bytes_per_second) : clock_(clock), pace_(bytes_per_second) {}
 
   // Waits until `bytes` more may be read. Cancelled: Stop was called.
   absl::Status Take(uint64_t bytes);
@@ -20,11 +20,10 @@ class Pacer {
 
  private:
   const Clock& clock_;
-  const uint64_t bytes_per_second_;
   Mutex mutex_;
   CondVar stopped_changed_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  MonoTime free_at_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  Pace pace_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvmesh::blob

@@ -1,22 +1,10 @@
 // The blob service over the wire, on every tier.
-#include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <filesystem>
+#include <algorithm>
 #include <fstream>
-#include <string>
-#include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/error_info.h"
-#include "common/rpc/blob_client.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status_bridge.h"
-#include "services/blob/grpc/blob_codec.h"
-#include "services/blob/grpc/blob_server.h"
+#include "tests/rpc/blob/blob_fixture.h"
 #include "tests/testing/bad_text.h"
-#include "tests/testing/store_fixture.h"
 
 namespace kvmesh::blob {
 namespace {
@@ -24,84 +12,6 @@ namespace {
 using testing::MakeRandomSlab;
 using testing::MakeSlabOfSize;
 using testing::RandomSlab;
-
-constexpr absl::Duration kTimeout = absl::Seconds(60);
-
-std::chrono::system_clock::time_point Deadline() {
-  return std::chrono::system_clock::now() + std::chrono::seconds(60);
-}
-
-bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-class BlobServiceTest : public ::testing::TestWithParam<std::string> {
- protected:
-  BlobServiceTest() : folder_(GetParam()) {}
-
-  void Start(BlobServerOptions options = {}) {
-    blob_.reset();
-    options.server.listen = "127.0.0.1:0";
-    options.folder = folder_.path();
-    options.service.tier = GetParam();
-    if (options.store.budget_bytes == 0) options.store.budget_bytes = 256 << 20;
-    auto blob = BlobServer::Start(options, *files_, clock_);
-    ASSERT_TRUE(blob.ok()) << blob.status();
-    blob_ = *std::move(blob);
-    channel_ = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
-    ASSERT_TRUE(channel_->WaitForConnected(Deadline()));
-    stub_ = v1::BlobService::NewStub(channel_);
-  }
-  static v1::PutHeader Header(const RandomSlab& slab) {
-    v1::PutHeader header;
-    *header.mutable_slab() = EncodeName(NameOf(slab.meta));
-    header.set_tokens_sha256(std::string(slab.meta.tokens_sha256.bytes()));
-    header.set_size_bytes(slab.bytes.size());
-    header.set_payload_crc32c(slab.meta.payload_crc32c());
-    return header;
-  }
-  absl::StatusOr<v1::PutResponse> Put(const RandomSlab& slab) {
-    return rpc::PutSlab(channel_, Header(slab), rpc::SlabBytes::Of(slab.bytes), kTimeout);
-  }
-  absl::StatusOr<std::string> Get(const v1::GetRequest& request) {
-    std::string bytes;
-    const auto header = rpc::GetSlab(channel_, request, kTimeout,
-                                     [&](const v1::GetHeader&, absl::string_view chunk) {
-                                       bytes.append(chunk.data(), chunk.size());
-                                       return absl::OkStatus();
-                                     });
-    if (!header.ok()) return header.status();
-    return bytes;
-  }
-  static v1::GetRequest Whole(const RandomSlab& slab) {
-    v1::GetRequest request;
-    *request.mutable_slab() = EncodeName(NameOf(slab.meta));
-    request.set_part(v1::GET_PART_WHOLE);
-    return request;
-  }
-  absl::Status Delete(const v1::SlabId& id, bool* deleted = nullptr) {
-    grpc::ClientContext context;
-    context.set_deadline(Deadline());
-    v1::DeleteRequest request;
-    *request.mutable_slab() = id;
-    v1::DeleteResponse response;
-    const absl::Status status = rpc::FromGrpc(stub_->Delete(&context, request, &response));
-    if (deleted != nullptr) *deleted = response.deleted();
-    return status;
-  }
-
-  std::unique_ptr<FileSystem> files_ = MakePosixFileSystem();
-  MonotonicClock clock_;
-  testing::TempFolder folder_;
-  std::unique_ptr<BlobServer> blob_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::BlobService::Stub> stub_;
-};
 
 TEST_P(BlobServiceTest, WhatWasPutComesBackWholeInPartsAndAsMeta) {
   Start();
@@ -219,91 +129,6 @@ TEST_P(BlobServiceTest, APutBeyondTheBudgetIsRefusedBeforeAByteIsTaken) {
   EXPECT_EQ(blob_->metrics().Value("kvmesh_blob_put_bytes_total"), 0);
 }
 
-TEST_P(BlobServiceTest, AClientThatStopsSendingIsCutOffAndHoldsNothing) {
-  BlobServerOptions options;
-  options.service.stall_timeout = absl::Milliseconds(200);
-  Start(options);
-  const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
-  grpc::ClientContext context;
-  context.set_deadline(Deadline());
-  v1::PutResponse response;
-  const auto writer = stub_->Put(&context, &response);
-  v1::PutRequest header;
-  *header.mutable_header() = Header(slab);
-  ASSERT_TRUE(writer->Write(header));
-  const absl::Status status = rpc::FromGrpc(writer->Finish());
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ReasonOf(status), "STALLED");
-  EXPECT_EQ(blob_->store().usage().occupied(), 0U);
-  EXPECT_EQ(blob_->store().transfers(), 0U);
-  EXPECT_TRUE(folder_.Files().empty());
-  EXPECT_TRUE(Put(slab).ok());
-}
-
-TEST_P(BlobServiceTest, AClientThatStopsReadingIsCutOffAndHoldsNothing) {
-  BlobServerOptions options;
-  options.service.stall_timeout = absl::Milliseconds(200);
-  Start(options);
-  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
-  ASSERT_TRUE(Put(slab).ok());
-  grpc::ClientContext context;
-  context.set_deadline(Deadline());
-  const auto reader = stub_->Get(&context, Whole(slab));
-  v1::GetResponse response;
-  ASSERT_TRUE(reader->Read(&response));
-  EXPECT_TRUE(
-      WaitUntil([&] { return blob_->metrics().Value("kvmesh_blob_stalled_transfers_total") > 0; }));
-  EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
-  while (reader->Read(&response)) {
-  }
-  EXPECT_FALSE(reader->Finish().ok());
-}
-
-TEST_P(BlobServiceTest, ACancelledPutLeavesNothing) {
-  Start();
-  const RandomSlab slab = MakeSlabOfSize(1, 8 << 20);
-  grpc::ClientContext context;
-  v1::PutResponse response;
-  const auto writer = stub_->Put(&context, &response);
-  v1::PutRequest request;
-  *request.mutable_header() = Header(slab);
-  ASSERT_TRUE(writer->Write(request));
-  request.set_chunk(slab.bytes.substr(0, 1 << 20));
-  ASSERT_TRUE(writer->Write(request));
-  ASSERT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 1; }));
-  context.TryCancel();
-  EXPECT_FALSE(writer->Finish().ok());
-  EXPECT_TRUE(WaitUntil([&] { return blob_->store().usage().occupied() == 0; }));
-  EXPECT_TRUE(folder_.Files().empty());
-}
-
-TEST_P(BlobServiceTest, ADeleteAnswersWhenTheLastReaderHasEnded) {
-  Start();
-  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
-  ASSERT_TRUE(Put(slab).ok());
-  grpc::ClientContext context;
-  context.set_deadline(Deadline());
-  const auto reader = stub_->Get(&context, Whole(slab));
-  v1::GetResponse response;
-  ASSERT_TRUE(reader->Read(&response));
-  bool deleted = false;
-  std::atomic<bool> answered{false};
-  std::thread deleter([&] {
-    EXPECT_TRUE(Delete(EncodeName(NameOf(slab.meta)), &deleted).ok());
-    answered = true;
-  });
-  ASSERT_TRUE(WaitUntil([&] { return !blob_->store().Stat(NameOf(slab.meta)).ok(); }));
-  EXPECT_FALSE(answered);
-  uint64_t bytes = 0;
-  while (reader->Read(&response)) bytes += response.chunk().size();
-  EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(bytes, slab.bytes.size());
-  deleter.join();
-  EXPECT_TRUE(deleted);
-  EXPECT_TRUE(Delete(EncodeName(NameOf(slab.meta)), &deleted).ok());
-  EXPECT_FALSE(deleted);
-}
-
 TEST_P(BlobServiceTest, RequestsThatAreNotUtf8NameTheirField) {
   Start();
   testing::ExpectBadTextIsRefused(channel_, "kvmesh.v1.BlobService");
@@ -395,26 +220,6 @@ TEST_P(BlobServiceTest, VerifyAnswersOnceASlab) {
   EXPECT_EQ(stats.tier(), GetParam());
   EXPECT_EQ(stats.slabs(), 4 - expected_bad);
   EXPECT_EQ(stats.slabs_quarantined(), expected_bad);
-}
-
-TEST_P(BlobServiceTest, ABoundedNumberOfTransfersRunsAtOnce) {
-  BlobServerOptions options;
-  options.store.transfers_max = 1;
-  Start(options);
-  const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
-  ASSERT_TRUE(Put(slab).ok());
-  grpc::ClientContext context;
-  context.set_deadline(Deadline());
-  const auto reader = stub_->Get(&context, Whole(slab));
-  v1::GetResponse response;
-  ASSERT_TRUE(reader->Read(&response));
-  const auto refused = Get(Whole(slab));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(refused.status()), reason::kQueueFull);
-  EXPECT_TRUE(RetryDelayOf(refused.status()).has_value());
-  context.TryCancel();
-  EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
-  EXPECT_TRUE(Get(Whole(slab)).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, BlobServiceTest, ::testing::Values("ram", "ram_file", "disk"),

@@ -11,6 +11,8 @@
 namespace kvmesh::meta {
 namespace {
 
+constexpr char kWriteIdInUse[] = "write_id is in use";
+
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
@@ -108,7 +110,10 @@ bool Reservations::Repeat(const Reserve& command) {
 }
 
 absl::Status Reservations::CheckKey(const Reserve& command) const {
-  if (by_write_.contains(command.write_id)) return Malformed("write_id is in use");
+  if (by_write_.contains(command.write_id) || HasSlabs(command.key, command.write_id) ||
+      ledger_.cancelled.Contains(command.write_id, ledger_.now)) {
+    return Malformed(kWriteIdInUse);
+  }
   if (command.kind == ReservationKind::kRow) {
     const GroupIndex row = rows_.RowOfKey(command.key);
     if (row != kNone && rows_.Readable(row)) {
@@ -213,13 +218,29 @@ void Reservations::GrantWaiting() {
       Refuse(reservation,
              RefusalForNow(absl::UnavailableError("the store chosen was lost"), "NO_STORE"));
     } else if (!IsBehind(blocked, reservation) && Fits(reservation)) {
-      Grant(reservation);
+      // A slab of that name may have come meanwhile.
+      if (HasSlabs(ledger_.slabs.group(reservation.group).key, reservation.write_id)) {
+        Refuse(reservation, Malformed(kWriteIdInUse));
+      } else {
+        Grant(reservation);
+      }
     } else {
       for (const WritePart& part : reservation.parts) blocked.insert(part.store);
       if (blocked.size() == stores_waited_for) return;
     }
     next = waiting_.upper_bound(serial);
   }
+}
+
+// A slab that was there would have the name of one that is to come: nobody could tell which it is.
+bool Reservations::HasSlabs(const Sha256Digest& key, const WriteId& write_id) const {
+  const SlabTable& slabs = ledger_.slabs;
+  for (GroupIndex i = slabs.FirstOfKey(key); i != kNone; i = slabs.group(i).next_of_key) {
+    for (SlabIndex k = slabs.group(i).first_slab; k != kNone; k = slabs.slab(k).next) {
+      if (slabs.slab(k).write_id == write_id) return true;
+    }
+  }
+  return false;
 }
 
 // An earlier one waits for a store of this one.

@@ -68,6 +68,8 @@ class Reservations {
 
   absl::Status Check(const Reserve& command) const;
   absl::Status CheckKey(const Reserve& command) const;
+  // Whether slabs of this write are known, in any store.
+  bool HasSlabs(const Sha256Digest& key, const WriteId& write_id) const;
   // Whether the request is known, and answered.
   bool Repeat(const Reserve& command);
   void Add(const Reserve& command, std::vector<WritePart> parts);

@@ -176,6 +176,41 @@ TEST_F(ArbiterReservations, Row8TheSameRequestAgainIsTheSameReservation) {
   EXPECT_EQ(Refused(60), "INVALID_ARGUMENT");
 }
 
+TEST_F(ArbiterReservations, AWriteIdThatASlabOfTheKeyHasIsRefused) {
+  const StreamId stream = Serve(1, {}, 4);
+  Announce(stream, {.key = kKey, .layers = kFirst, .write = 7});
+  const auto reserve = [this](uint32_t key, uint32_t write) {
+    Reserve request = RowRequest(key, write);
+    request.ticket = Ticket{write};
+    request.room_wait = absl::Seconds(5);
+    Apply(request);
+  };
+  reserve(kKey, 7);
+  EXPECT_EQ(Refused(7), "INVALID_ARGUMENT");
+  reserve(kKey, 8);
+  EXPECT_EQ(ReservationState(8), "RESERVED");
+  Apply(CancelReservation{.ticket = Ticket{50}, .which = IdOf<WriteId>(8)});
+  reserve(kKey, 8);  // slabs of it may still arrive
+  EXPECT_EQ(Refused(8), "INVALID_ARGUMENT");
+}
+
+TEST_F(ArbiterReservations, AWriteThatWaitedIsRefusedIfASlabOfItsNameIsThereByThen) {
+  const StreamId stream = Serve(1, {}, 10);
+  WriteRow(stream, 2, 6, 4);
+  Reserve request = RowRequest(kKey, 7, 3);
+  request.room_wait = absl::Seconds(5);
+  Apply(request);
+  ASSERT_EQ(ReservationState(7), "WAITING_FOR_ROOM");
+  Announce(stream, {.key = kKey, .layers = kFirst, .write = 7});
+  for (const LayerRange layers : {kFirst, kSecond}) {
+    Deleted(stream, {.key = 2, .layers = layers, .write = 6});
+    if (Refused(7) != "") break;
+  }
+  EXPECT_EQ(Refused(7), "INVALID_ARGUMENT");
+  EXPECT_EQ(ReservationState(7), "");
+  EXPECT_EQ(States(kKey), "FRAGMENT");
+}
+
 TEST_F(ArbiterReservations, Row9TheTtlStartsAgainWithASlabARenewalOrAHeartbeatOfItsStore) {
   const StreamId stream = Serve(1);
   const StreamId other = Serve(2, {}, 20);

@@ -50,7 +50,7 @@ Command RandomCommands::OfWriter(const Arbiter& arbiter, MonoTime now) {
   if (roll <= 14) return RandomReserve(ReservationKind::kRow);
   if (roll <= 18) return RandomReserve(ReservationKind::kFragment);
   if (roll <= 38) return Arrival(arbiter, now);
-  if (roll <= 44) return Stray(arbiter, now);
+  if (roll <= 44) return Stray();
   if (roll <= 53) return Acknowledgement(arbiter, now);
   if (roll <= 56) return AgainAnnounced(arbiter, now);
   const std::vector<ReservationSnapshot> live = arbiter.ListReservations(0, kEverything, now);
@@ -80,7 +80,7 @@ Command RandomCommands::RandomReserve(ReservationKind kind) {
                   .model_layers = OneIn(60) ? layers + 1 : layers,
                   .reason = static_cast<slab::SaveReason>(Int(1, 5)),
                   .room_wait = Wait(),
-                  .write_id = IdOf<WriteId>(next_write_++)};
+                  .write_id = IdOf<WriteId>(OneIn(30) ? Int(1, next_write_) : next_write_++)};
   if (OneIn(6)) reserve.tier = static_cast<Tier>(Int(0, 2));
   const auto bytes = [this] {
     return (OneIn(12) ? Int(12, 50) : Int(1, 6)) * kPageBytes - Int(0, 9);
@@ -124,7 +124,7 @@ Command RandomCommands::Arrival(const Arbiter& arbiter, MonoTime now) {
 }
 
 // A slab nobody has asked for: of an earlier arbiter, or of a write that ended.
-Command RandomCommands::Stray(const Arbiter& arbiter, MonoTime now) {
+Command RandomCommands::Stray() {
   const uint32_t key = Int(0, kKeys - 1);
   const SlabSpec spec{.key = key,
                       .tokenisation = Int(0, 1),
@@ -135,10 +135,6 @@ Command RandomCommands::Stray(const Arbiter& arbiter, MonoTime now) {
                       .says_layers = !OneIn(4),
                       .inside_character = OneIn(20),
                       .idle = absl::Milliseconds(Int(0, 2000000))};
-  for (const ReservationSnapshot& one : arbiter.ListReservations(0, kEverything, now)) {
-    const bool waits = one.state == ReservationState::kWaitingForRoom;
-    if (waits && NumberOf(one.write_id) == spec.write) return Tick{};  // nobody knows it yet
-  }
   const StoreUid store = IdOf<StoreUid>(Int(0, kStores - 1));
   SlabFacts facts = Remember(store, spec);
   if (OneIn(80)) facts.model_layers = LayersOf(NamespaceOfKey(key)) + 1;

@@ -43,7 +43,7 @@ class RandomCommands {
   Command OfStore(const Arbiter& arbiter, MonoTime now);
   Command RandomReserve(ReservationKind kind);
   Command Arrival(const Arbiter& arbiter, MonoTime now);
-  Command Stray(const Arbiter& arbiter, MonoTime now);
+  Command Stray();
   Command Acknowledgement(const Arbiter& arbiter, MonoTime now);
   Command AgainAnnounced(const Arbiter& arbiter, MonoTime now);
   Command Hello();

@@ -260,8 +260,12 @@ void ReferenceModel::Do(const Reserve& command) {
     }
     return;
   }
-  for (const MReservation& it : reservations_) {
-    if (it.request.write_id != command.write_id) continue;
+  const auto cancelled = cancelled_.find(command.write_id);
+  if (HasSlabs(command) ||
+      (cancelled != cancelled_.end() && now_ < cancelled->second + limits_.cancelled_memory) ||
+      absl::c_any_of(reservations_, [&command](const MReservation& it) {
+        return it.request.write_id == command.write_id;
+      })) {
     ExpectAnswer(command.ticket, "INVALID_ARGUMENT");
     return;
   }

@@ -137,6 +137,8 @@ class ReferenceModel {
 
   // Reservations.
   std::string CheckReserve(const Reserve& command);
+  // Slabs of its key and write_id are known.
+  bool HasSlabs(const Reserve& request) const;
   std::vector<StoreUid> Choose(const std::vector<Tier>& tiers, const Reserve& command,
                                bool when_empty) const;
   void Cancel(MReservation* reservation);

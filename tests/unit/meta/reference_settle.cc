@@ -222,12 +222,15 @@ bool ReferenceModel::GrantOne() {
   for (auto it = reservations_.begin(); it != reservations_.end();) {
     MReservation& one = *it++;
     if (one.state != MReservation::kWaiting) continue;
-    if (absl::c_any_of(one.stores, [this](const StoreUid& uid) { return !Serves(uid); })) {
-      ExpectAnswer(*one.ticket, "UNAVAILABLE NO_STORE");
+    const auto refuse = [&](absl::string_view status) {
+      ExpectAnswer(*one.ticket, std::string(status));
       Thing* thing = one.thing;
       EraseReservation(&one);
       Doom(thing);
       any = true;
+    };
+    if (absl::c_any_of(one.stores, [this](const StoreUid& uid) { return !Serves(uid); })) {
+      refuse("UNAVAILABLE NO_STORE");
       continue;
     }
     std::map<StoreUid, uint64_t> wants;
@@ -244,6 +247,10 @@ bool ReferenceModel::GrantOne() {
     }
     if (!fits) {
       blocked.insert(one.stores.begin(), one.stores.end());
+      continue;
+    }
+    if (HasSlabs(one.request)) {
+      refuse("INVALID_ARGUMENT");
       continue;
     }
     for (size_t i = 0; i < one.stores.size(); ++i) {

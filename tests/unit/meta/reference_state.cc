@@ -127,6 +127,14 @@ void ReferenceModel::Drop(Thing* thing, size_t slab) {
   if (thing->slabs.empty()) Remove(thing);
 }
 
+bool ReferenceModel::HasSlabs(const Reserve& request) const {
+  return absl::c_any_of(things_, [&request](const Thing& thing) {
+    return thing.key == request.key && absl::c_any_of(thing.slabs, [&request](const MSlab& slab) {
+             return slab.facts.name.write_id == request.write_id;
+           });
+  });
+}
+
 void ReferenceModel::Link(const StoreUid& store, const SlabFacts& facts) {
   const auto [thing, index] = Find(facts.name, store);
   const std::optional<uint32_t> known = ModelLayers(facts.key_namespace);

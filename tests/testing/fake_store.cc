@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/sha256.h"
+#include "common/rpc/slab_codec.h"
 #include "common/rpc/status_bridge.h"
 #include "common/slab/cut_points.h"
 
@@ -32,38 +33,26 @@ std::chrono::system_clock::time_point MinuteFromNow() {
 }
 
 v1::SlabAnnouncement AnnouncementOf(const FakeSlab& slab) {
-  v1::SlabAnnouncement announcement;
-  announcement.set_model_layers(slab.model_layers);
-  v1::SlabInfo& info = *announcement.mutable_slab();
-  info.mutable_slab()->set_key(slab::ContentKey(slab.key_namespace, slab.text).ToHex());
-  info.mutable_slab()->mutable_layers()->set_begin(slab.layers.begin);
-  info.mutable_slab()->mutable_layers()->set_end(slab.layers.end);
-  info.mutable_slab()->set_write_id(slab.write_id.ToHex());
-  info.set_size_bytes(slab.size_bytes);
-  info.set_charged_bytes(slab::AlignUp(slab.size_bytes));
-  info.set_token_count(static_cast<uint32_t>(slab.text.size() / 4));
-  info.set_text_bytes(slab.text.size());
-  info.set_tokens_sha256(std::string(Sha256Of(slab.text).bytes()));
-  info.mutable_namespace_()->set_model_fp(slab.key_namespace.model_fp);
-  info.mutable_namespace_()->set_quant(slab.key_namespace.quant);
-  info.mutable_namespace_()->set_ctx_params_hash(slab.key_namespace.ctx_params);
-  info.set_block_hash(slab::BlockHash(slab.key_namespace, slab.text));
-  info.set_tail_hash(slab::TailHash(slab.text));
   std::vector<slab::CutPoint> points;
   points.reserve(slab.cuts.size());
   for (const uint32_t bytes : slab.cuts) {
     points.push_back({.token_count = bytes / 4, .text_bytes = bytes});
   }
   slab::FillKeys(slab.key_namespace, slab.text, &points);
-  for (const slab::CutPoint& point : points) {
-    v1::CutPoint& cut = *info.add_cut_points();
-    cut.set_token_count(point.token_count);
-    cut.set_text_bytes(point.text_bytes);
-    cut.set_block_hash(point.block_hash);
-    cut.set_tail_hash(point.tail_hash);
-    cut.set_key(point.key.ToHex());
-  }
-  info.set_save_reason("cold");
+  v1::SlabAnnouncement announcement;
+  announcement.set_model_layers(slab.model_layers);
+  *announcement.mutable_slab() =
+      rpc::EncodeSlab({.key = slab::ContentKey(slab.key_namespace, slab.text),
+                       .layers = slab.layers,
+                       .write_id = slab.write_id,
+                       .key_namespace = slab.key_namespace,
+                       .size_bytes = slab.size_bytes,
+                       .token_count = static_cast<uint32_t>(slab.text.size() / 4),
+                       .text_bytes = slab.text.size(),
+                       .tokens_sha256 = Sha256Of(slab.text),
+                       .block_hash = slab::BlockHash(slab.key_namespace, slab.text),
+                       .tail_hash = slab::TailHash(slab.text),
+                       .cut_points = points});
   return announcement;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/slab_codec.h"
 
 namespace kvmesh::blob {
 namespace {
@@ -70,36 +71,22 @@ absl::StatusOr<Page> DecodePage(const v1::ListRequest& request) {
 }
 
 v1::SlabId EncodeName(const SlabName& name) {
-  v1::SlabId id;
-  id.set_key(name.key.ToHex());
-  id.mutable_layers()->set_begin(name.layers.begin);
-  id.mutable_layers()->set_end(name.layers.end);
-  id.set_write_id(name.write_id.ToHex());
-  return id;
+  return rpc::EncodeSlabId(name.key, name.layers, name.write_id);
 }
 
 v1::SlabInfo EncodeInfo(const SlabInfo& info, uint64_t now_s) {
-  v1::SlabInfo proto;
-  *proto.mutable_slab() = EncodeName(info.name);
-  proto.set_size_bytes(info.file_bytes);
-  proto.set_charged_bytes(ChargedBytes(info.file_bytes));
-  proto.set_token_count(info.token_count);
-  proto.set_text_bytes(info.text_bytes);
-  proto.set_tokens_sha256(std::string(info.tokens_sha256.bytes()));
-  proto.mutable_namespace_()->set_model_fp(info.key_namespace.model_fp);
-  proto.mutable_namespace_()->set_quant(info.key_namespace.quant);
-  proto.mutable_namespace_()->set_ctx_params_hash(info.key_namespace.ctx_params);
-  proto.set_block_hash(info.block_hash);
-  proto.set_tail_hash(info.tail_hash);
-  for (const slab::CutPoint& point : info.cut_points) {
-    v1::CutPoint& cut = *proto.add_cut_points();
-    cut.set_token_count(point.token_count);
-    cut.set_text_bytes(point.text_bytes);
-    cut.set_block_hash(point.block_hash);
-    cut.set_tail_hash(point.tail_hash);
-    cut.set_key(point.key.ToHex());
-  }
-  proto.set_save_reason(std::string(slab::ToString(info.reason)));
+  v1::SlabInfo proto = rpc::EncodeSlab({.key = info.name.key,
+                                        .layers = info.name.layers,
+                                        .write_id = info.name.write_id,
+                                        .key_namespace = info.key_namespace,
+                                        .size_bytes = info.file_bytes,
+                                        .token_count = info.token_count,
+                                        .text_bytes = info.text_bytes,
+                                        .tokens_sha256 = info.tokens_sha256,
+                                        .block_hash = info.block_hash,
+                                        .tail_hash = info.tail_hash,
+                                        .cut_points = info.cut_points,
+                                        .reason = info.reason});
   // A time in the future reads as now.
   proto.mutable_age()->set_value((now_s - std::min(now_s, info.creation_time_s)) * 1000);
   proto.mutable_idle()->set_value((now_s - std::min(now_s, info.last_used_time_s)) * 1000);

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "common/base/limits.h"
+#include "common/rpc/slab_codec.h"
 #include "tests/bench/meta/bench_parts.h"
 #include "tools/kvmesh/chat_corpus.h"
 
@@ -17,28 +18,17 @@ constexpr uint32_t kModelLayers = 30;
 kvmesh::v1::SlabAnnouncement AnnouncementOf(const meta::RowOpened& row, const meta::RowSlab& slab) {
   kvmesh::v1::SlabAnnouncement announcement;
   announcement.set_model_layers(kModelLayers);
-  kvmesh::v1::SlabInfo& info = *announcement.mutable_slab();
-  info.mutable_slab()->set_key(row.key.ToHex());
-  info.mutable_slab()->mutable_layers()->set_begin(slab.layers.begin);
-  info.mutable_slab()->mutable_layers()->set_end(slab.layers.end);
-  info.mutable_slab()->set_write_id(slab.write_id.ToHex());
-  info.set_size_bytes(slab.size_bytes);
-  info.set_charged_bytes(slab.size_bytes);
-  info.set_token_count(row.token_count);
-  info.set_text_bytes(row.text_bytes);
-  info.set_tokens_sha256(std::string(row.tokens_sha256.bytes()));
-  *info.mutable_namespace_() = CorpusNamespace();
-  info.set_block_hash(row.block_hash);
-  info.set_tail_hash(row.tail_hash);
-  for (const slab::CutPoint& point : row.cut_points) {
-    kvmesh::v1::CutPoint& cut = *info.add_cut_points();
-    cut.set_token_count(point.token_count);
-    cut.set_text_bytes(point.text_bytes);
-    cut.set_block_hash(point.block_hash);
-    cut.set_tail_hash(point.tail_hash);
-    cut.set_key(point.key.ToHex());
-  }
-  info.set_save_reason("cold");
+  *announcement.mutable_slab() = rpc::EncodeSlab({.key = row.key,
+                                                  .layers = slab.layers,
+                                                  .write_id = slab.write_id,
+                                                  .key_namespace = cli::ChatCorpus::key_namespace(),
+                                                  .size_bytes = slab.size_bytes,
+                                                  .token_count = row.token_count,
+                                                  .text_bytes = row.text_bytes,
+                                                  .tokens_sha256 = row.tokens_sha256,
+                                                  .block_hash = row.block_hash,
+                                                  .tail_hash = row.tail_hash,
+                                                  .cut_points = row.cut_points});
   return announcement;
 }
 

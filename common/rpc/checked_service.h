@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/message_pool.h"
 #include "common/rpc/parsed.h"
 #include "common/rpc/status_bridge.h"
 
@@ -38,22 +39,24 @@ class CheckedService : public Base {
   CheckedService(metrics::Metrics& metrics, const Clock& clock)
       : metrics_(&metrics), clock_(&clock) {}
 
+  // `messages`, which may be null, outlives the server.
   template <typename Derived, typename Request, typename Response>
   void CheckUnary(const std::string& method,
                   grpc::ServerUnaryReactor* (Derived::*run)(grpc::CallbackServerContext*,
-                                                            const Request*, Response*)) {
-    Mark(method, new grpc::internal::CallbackUnaryHandler<Parsed<Request>, Response>(
-                     [this, method, run](grpc::CallbackServerContext* context,
-                                         const Parsed<Request>* request,
-                                         Response* response) -> grpc::ServerUnaryReactor* {
-                       if (request->status.ok()) {
-                         return (static_cast<Derived*>(this)->*run)(context, &request->message,
-                                                                    response);
-                       }
-                       grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-                       reactor->Finish(Refusal(method, request->status));
-                       return reactor;
-                     }));
+                                                            const Request*, Response*),
+                  MessagePool<Request, Response>* messages = nullptr) {
+    auto* handler = new grpc::internal::CallbackUnaryHandler<Parsed<Request>, Response>(
+        [this, method, run](grpc::CallbackServerContext* context, const Parsed<Request>* request,
+                            Response* response) -> grpc::ServerUnaryReactor* {
+          if (request->status.ok()) {
+            return (static_cast<Derived*>(this)->*run)(context, &request->message, response);
+          }
+          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+          reactor->Finish(Refusal(method, request->status));
+          return reactor;
+        });
+    handler->SetMessageAllocator(messages);
+    Mark(method, handler);
   }
 
   template <typename Derived, typename Request, typename Response>

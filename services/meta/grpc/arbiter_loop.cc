@@ -15,6 +15,7 @@ constexpr size_t kSweptRows = 256;
 // Hits wait for the next command, or for so many of them: they are applied before any that comes
 // later, and waking the thread costs a lookup more than all the rest of its hit.
 constexpr size_t kTouchesPerWake = 128;
+constexpr size_t kTouchesMax = 8192;
 // Where more commands wait for a store, what is done in steps waits for it a while.
 constexpr size_t kStoreBacklogMax = 8192;
 constexpr absl::Duration kBacklogPause = absl::Milliseconds(2);
@@ -74,9 +75,9 @@ void ArbiterLoop::EnqueueAlways(std::function<void(MonoTime)> run) {
 void ArbiterLoop::Touch(const RowHit& hit) {
   {
     MutexLock lock(&mutex_);
-    if (draining_ || queue_.size() >= queue_max_ / 2) return;
-    queue_.push_back(Work{.command = hit});
-    if (queue_.size() < kTouchesPerWake) return;
+    if (draining_ || touches_.size() >= kTouchesMax) return;
+    touches_.push_back(hit);
+    if (touches_.size() != kTouchesPerWake) return;
   }
   work_came_.NotifyOne();
 }
@@ -161,12 +162,10 @@ void ArbiterLoop::Run() {
     const bool goes_on = has_more && stores_.waiting_max() <= kStoreBacklogMax;
     if (has_more) wait_max = std::min(wait_max, kBacklogPause);
     if (index_.Sweep(kSweptRows) || goes_on) wait_max = absl::ZeroDuration();
-    std::deque<Work> work = Take(wait_max);
-    if (work.empty()) {
-      MutexLock lock(&mutex_);
-      if (stopping_ && queue_.empty()) return;
-    }
-    for (Work& item : work) RunOne(std::move(item), clock_.Now());
+    Taken taken = Take(wait_max);
+    if (taken.stop) return;
+    for (const RowHit& hit : taken.touches) Apply(hit, clock_.Now());
+    for (Work& item : taken.work) RunOne(std::move(item), clock_.Now());
     if (goes_on) Apply(GoOn{}, clock_.Now());
     const MonoTime now = clock_.Now();
     if (arbiter_.NextTimer() <= now) Apply(Tick{}, now);
@@ -177,17 +176,18 @@ void ArbiterLoop::Run() {
   }
 }
 
-std::deque<ArbiterLoop::Work> ArbiterLoop::Take(absl::Duration wait_max) {
-  std::deque<Work> work;
+ArbiterLoop::Taken ArbiterLoop::Take(absl::Duration wait_max) {
+  Taken taken;
   {
     MutexLock lock(&mutex_);
-    if (queue_.empty() && !stopping_ && wait_max > absl::ZeroDuration()) {
-      work_came_.WaitFor(&mutex_, wait_max);
-    }
-    work.swap(queue_);
+    const bool idle = queue_.empty() && touches_.size() < kTouchesPerWake && !stopping_;
+    if (idle && wait_max > absl::ZeroDuration()) work_came_.WaitFor(&mutex_, wait_max);
+    taken.stop = stopping_ && queue_.empty();
+    taken.touches.swap(touches_);
+    taken.work.swap(queue_);
   }
-  metrics_.SetQueue(work.size());
-  return work;
+  metrics_.SetQueue(taken.work.size());
+  return taken;
 }
 
 void ArbiterLoop::RunOne(Work work, MonoTime now) {

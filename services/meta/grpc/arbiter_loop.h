@@ -97,8 +97,13 @@ class ArbiterLoop {
 
   // ---- Of the loop's thread ----
   void Run();
-  // What waits for at most a while; empty after that.
-  std::deque<Work> Take(absl::Duration wait_max);
+  // What came in, also while it waited for at most so long.
+  struct Taken {
+    std::vector<RowHit> touches;
+    std::deque<Work> work;
+    bool stop = false;  // and nothing comes any more
+  };
+  Taken Take(absl::Duration wait_max);
   void RunOne(Work work, MonoTime now);
   void Apply(const Command& command, MonoTime now);
   void PerformAll(const std::vector<Effect>& effects);
@@ -122,6 +127,7 @@ class ArbiterLoop {
   Mutex mutex_;
   CondVar work_came_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RowHit> touches_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

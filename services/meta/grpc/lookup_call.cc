@@ -25,7 +25,9 @@ class LookupCall final : public Call {
         metrics_(metrics),
         clock_(clock),
         request_(request),
-        response_(response) {}
+        response_(response) {
+    response_->clear_lease();
+  }
 
   void Start() {
     if (const absl::Status started = Prepare(); !started.ok()) return End(started);
@@ -50,10 +52,7 @@ class LookupCall final : public Call {
   void Find() {
     const std::optional<LookupHit> hit = index_.Lookup(*query_, request_.token_count_min());
     if (started_) metrics_.ObserveLookup(clock_.Now() - *std::exchange(started_, std::nullopt));
-    if (!hit) {
-      metrics_.CountMiss();
-      return End(absl::OkStatus());
-    }
+    if (!hit) return EndWithMiss();
     if (request_.checkout()) return Pin(*hit);
     loop_.Touch({.row = hit->row, .key = hit->row_key});
     EncodeHit(*hit, index_, response_);
@@ -98,9 +97,14 @@ class LookupCall final : public Call {
   // On the arbiter's thread: the digests of the text are there already.
   void LookAgain() {
     metrics_.CountLostCheckout();
-    response_->set_checkouts_lost(response_->checkouts_lost() + 1);
-    if (response_->checkouts_lost() <= kCheckoutsLostMax) return Find();
+    if (++checkouts_lost_ <= kCheckoutsLostMax) return Find();
+    EndWithMiss();
+  }
+
+  void EndWithMiss() {
     metrics_.CountMiss();
+    response_->Clear();
+    response_->set_checkouts_lost(checkouts_lost_);
     End(absl::OkStatus());
   }
 
@@ -109,6 +113,7 @@ class LookupCall final : public Call {
                                          ? std::nullopt
                                          : TierFromName(response_->row().slabs(0).tier());
     metrics_.CountHit(tier.value_or(Tier::kRam), response_->token_count());
+    response_->set_checkouts_lost(checkouts_lost_);
     End(absl::OkStatus());
   }
 
@@ -119,6 +124,7 @@ class LookupCall final : public Call {
   const v1::LookupRequest& request_;
   v1::LookupResponse* const response_;
   LeaseId lease_;
+  uint32_t checkouts_lost_ = 0;
   std::optional<LookupQuery> query_;
   std::optional<MonoTime> started_;  // of the first lookup
 };

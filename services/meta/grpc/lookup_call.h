@@ -9,7 +9,7 @@
 
 namespace kvmesh::meta {
 
-// Deletes itself. All references and pointers outlive the call.
+// Deletes itself. All references and pointers outlive the call. `response` may hold an earlier one.
 grpc::ServerUnaryReactor* NewLookupCall(ArbiterLoop& loop, const ReadIndex& index,
                                         MetaMetrics& metrics, const Clock& clock,
                                         const v1::LookupRequest& request,

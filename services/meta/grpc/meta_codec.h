@@ -61,7 +61,8 @@ v1::ReservationSummary EncodeReservation(const ReservationSnapshot& reservation)
 v1::ReservedRange EncodeRange(const ReservedRange& range);
 v1::StoreStatus EncodeStore(const StoreSnapshot& store);
 v1::Lease EncodeLease(const LeaseId& lease, absl::Duration ttl, const Incarnation& incarnation);
-// All but `lease` and `checkouts_lost`.
+// Writes all but `lease` and `checkouts_lost`, into the nested messages that are there: of an
+// earlier hit, say.
 void EncodeHit(const LookupHit& hit, const ReadIndex& index, v1::LookupResponse* response);
 void SetMillis(absl::Duration duration, v1::Millis* millis);
 

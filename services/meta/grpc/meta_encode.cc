@@ -2,9 +2,20 @@
 #include <algorithm>
 
 #include "common/base/utf8.h"
+#include "common/rpc/slab_codec.h"
 #include "services/meta/grpc/meta_codec.h"
 
 namespace kvmesh::meta {
+namespace {
+
+void FillStore(const StoreUid& store, const std::string& address, Tier tier, v1::SlabPlace* place) {
+  place->set_store_id(store.bytes().data(), store.bytes().size());
+  place->set_address(address);
+  const absl::string_view name = ToString(tier);
+  place->set_tier(name.data(), name.size());
+}
+
+}  // namespace
 
 v1::CacheNamespace EncodeNamespace(const slab::KeyNamespace& key_namespace) {
   v1::CacheNamespace proto;
@@ -16,12 +27,7 @@ v1::CacheNamespace EncodeNamespace(const slab::KeyNamespace& key_namespace) {
 }
 
 v1::SlabId EncodeSlab(const SlabName& name) {
-  v1::SlabId proto;
-  proto.set_key(name.key.ToHex());
-  proto.mutable_layers()->set_begin(name.layers.begin);
-  proto.mutable_layers()->set_end(name.layers.end);
-  proto.set_write_id(name.write_id.ToHex());
-  return proto;
+  return rpc::EncodeSlabId(name.key, name.layers, name.write_id);
 }
 
 v1::Incarnation EncodeIncarnation(const Incarnation& incarnation) {
@@ -34,9 +40,7 @@ v1::Incarnation EncodeIncarnation(const Incarnation& incarnation) {
 v1::SlabPlace EncodePlace(const PlacedSlab& slab) {
   v1::SlabPlace proto;
   *proto.mutable_slab() = EncodeSlab(slab.name);
-  proto.set_store_id(std::string(slab.store.bytes()));
-  proto.set_address(slab.address);
-  proto.set_tier(std::string(ToString(slab.tier)));
+  FillStore(slab.store, slab.address, slab.tier, &proto);
   proto.set_size_bytes(slab.size_bytes);
   return proto;
 }
@@ -115,24 +119,32 @@ v1::Lease EncodeLease(const LeaseId& lease, absl::Duration ttl, const Incarnatio
 }
 
 void EncodeHit(const LookupHit& hit, const ReadIndex& index, v1::LookupResponse* response) {
+  const std::string row_key = hit.row_key.ToHex();
+  const std::string write_id =
+      hit.slabs.empty() ? std::string() : hit.slabs.front().write_id.ToHex();
   response->set_found(true);
   response->set_token_count(hit.token_count);
   response->set_text_bytes(hit.text_bytes);
   response->set_key(hit.key.ToHex());
   v1::RowInfo& row = *response->mutable_row();
-  row.set_key(hit.row_key.ToHex());
+  row.set_key(row_key);
+  row.set_write_id(write_id);
   row.set_token_count(hit.row_token_count);
   row.set_text_bytes(hit.row_text_bytes);
-  row.set_tokens_sha256(std::string(hit.tokens_sha256.bytes()));
-  if (!hit.slabs.empty()) row.set_write_id(hit.slabs.front().write_id.ToHex());
-  for (const RowSlab& slab : hit.slabs) {
+  row.set_tokens_sha256(hit.tokens_sha256.bytes().data(), hit.tokens_sha256.bytes().size());
+  const int count = static_cast<int>(hit.slabs.size());
+  while (row.slabs_size() > count) row.mutable_slabs()->RemoveLast();
+  for (int i = 0; i < count; ++i) {
+    const RowSlab& slab = hit.slabs[static_cast<size_t>(i)];
+    v1::SlabPlace& place = i < row.slabs_size() ? *row.mutable_slabs(i) : *row.add_slabs();
+    place.mutable_slab()->set_key(row_key);
+    place.mutable_slab()->mutable_layers()->set_begin(slab.layers.begin);
+    place.mutable_slab()->mutable_layers()->set_end(slab.layers.end);
+    place.mutable_slab()->set_write_id(
+        slab.write_id == hit.slabs.front().write_id ? write_id : slab.write_id.ToHex());
     const ReadIndex::Store store = index.StoreAt(slab.slot);
-    *row.add_slabs() =
-        EncodePlace({.name = {.key = hit.row_key, .layers = slab.layers, .write_id = slab.write_id},
-                     .store = store.uid,
-                     .address = store.address,
-                     .tier = store.tier,
-                     .size_bytes = slab.size_bytes});
+    FillStore(store.uid, store.address, store.tier, &place);
+    place.set_size_bytes(slab.size_bytes);
   }
 }
 

@@ -17,6 +17,9 @@ namespace {
 
 // Each goes through all rows.
 constexpr int kExplanationsMax = 4;
+// Messages of lookups that are kept: together less than 16 MiB.
+constexpr size_t kIdleLookupsMax = 128;
+constexpr size_t kIdleLookupBytesMax = 128 << 10;
 
 // A call that a query of the arbiter answers: `query(view)` fills the response.
 template <typename Query>
@@ -38,8 +41,9 @@ MetaService::MetaService(ArbiterLoop& loop, const ReadIndex& index, MetaMetrics&
       index_(index),
       metrics_(metrics),
       clock_(clock),
-      limits_(limits) {
-  CheckUnary("Lookup", &MetaService::Lookup);
+      limits_(limits),
+      lookups_(kIdleLookupsMax, kIdleLookupBytesMax) {
+  CheckUnary("Lookup", &MetaService::Lookup, &lookups_);
   CheckUnary("Checkout", &MetaService::Checkout);
   CheckUnary("Renew", &MetaService::Renew);
   CheckUnary("Checkin", &MetaService::Checkin);

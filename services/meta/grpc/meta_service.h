@@ -70,6 +70,7 @@ class MetaService final : public rpc::CheckedService<v1::MetaService> {
   const Clock& clock_;
   const Limits limits_;
   std::atomic<int> explanations_{0};  // under way
+  rpc::MessagePool<v1::LookupRequest, v1::LookupResponse> lookups_;
 };
 
 }  // namespace kvmesh::meta

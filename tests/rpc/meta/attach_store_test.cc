@@ -114,9 +114,7 @@ TEST_F(MetaRpcTest, EvictedSlabsCountUntilTheirStoreHasDeletedThem) {
   Start();
   FakeStore slow({.address = "10.0.0.1:1", .answers_deletes = false});
   const std::string text = RowText(1, 5000);
-  PutRow(slow, text);
-  ASSERT_TRUE(slow.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(slow, text);
   v1::EvictRowsRequest request;
   request.add_keys(slab::ContentKey(kIndexNamespace, text).ToHex());
   request.set_dry_run(true);
@@ -151,9 +149,7 @@ TEST_F(MetaRpcTest, ASlabThatAReaderCallsBadIsVerifiedByItsStore) {
   Start();
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text);
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text);
   const v1::LookupResponse hit = Lookup(text, /*checkout=*/true);
   store.Forget(hit.row().slabs(1).slab());
   v1::CheckinRequest checkin;

@@ -8,27 +8,33 @@ namespace {
 using ::testing::HasSubstr;
 using Stub = v1::MetaService::Stub;
 
-v1::ExplainLookupRequest RequestOf(const std::string& text) {
-  v1::ExplainLookupRequest request;
-  *request.mutable_namespace_() = EncodeNamespace(kIndexNamespace);
-  request.set_text(text);
-  return request;
-}
+class ExplainTest : public MetaRpcTest {
+ protected:
+  static v1::ExplainLookupRequest RequestOf(const std::string& text,
+                                            const slab::KeyNamespace& in = kIndexNamespace) {
+    v1::ExplainLookupRequest request;
+    *request.mutable_namespace_() = Namespace(in);
+    request.set_text(text);
+    return request;
+  }
+  v1::ExplainLookupResponse Explain(const std::string& text,
+                                    const slab::KeyNamespace& in = kIndexNamespace) {
+    v1::ExplainLookupResponse response;
+    const absl::Status status = Do(&Stub::ExplainLookup, RequestOf(text, in), &response);
+    EXPECT_TRUE(status.ok()) << status;
+    return response;
+  }
+};
 
-TEST_F(MetaRpcTest, ExplanationsNameTheFirstByteThatDiffers) {
+TEST_F(ExplainTest, ExplanationsNameTheFirstByteThatDiffers) {
   Start();
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text, {2048});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text, {2048});
   for (const uint64_t at : {4321U, 300U}) {
-    v1::ExplainLookupRequest request;
-    *request.mutable_namespace_() = Namespace();
-    request.set_text(text + "tail");
-    (*request.mutable_text())[at] = '#';
-    v1::ExplainLookupResponse response;
-    ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
+    std::string other = text + "tail";
+    other[at] = '#';
+    const v1::ExplainLookupResponse response = Explain(other);
     EXPECT_EQ(response.lookup().text_bytes(), at > 2048 ? 2048U : 0U);
     EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, text).ToHex());
     EXPECT_EQ(response.common_bytes(), at);
@@ -40,39 +46,27 @@ TEST_F(MetaRpcTest, ExplanationsNameTheFirstByteThatDiffers) {
   }
 }
 
-TEST_F(MetaRpcTest, ExplanationsDoWithoutAStoreThatGivesNoText) {
+TEST_F(ExplainTest, ExplanationsDoWithoutAStoreThatGivesNoText) {
   Start();
   FakeStore store({.answers_texts = false});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text, {4200});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
-  v1::ExplainLookupRequest request;
-  *request.mutable_namespace_() = Namespace();
-  request.set_text(text.substr(0, 4150) + "#");
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
+  ServeRow(store, text, {4200});
+  const v1::ExplainLookupResponse response = Explain(text.substr(0, 4150) + "#");
   EXPECT_FALSE(response.has_difference());
   EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, text).ToHex());
   EXPECT_EQ(response.common_bytes(), 4096U);
   EXPECT_EQ(response.common_bytes_max(), 4151U);  // the row's next cut point lies behind the text
 }
 
-TEST_F(MetaRpcTest, ExplanationsNameTheFieldThatDiffersAndWhatWasEvicted) {
+TEST_F(ExplainTest, ExplanationsNameTheFieldThatDiffersAndWhatWasEvicted) {
   Start();
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text);
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text);
   slab::KeyNamespace other = kIndexNamespace;
   other.quant = "f16/f16";
   other.ctx_params[5] ^= 1;
-  v1::ExplainLookupRequest request;
-  *request.mutable_namespace_() = Namespace(other);
-  request.set_text(text);
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
+  v1::ExplainLookupResponse response = Explain(text, other);
   EXPECT_FALSE(response.lookup().found());
   EXPECT_THAT(response.namespace_fields_that_differ(),
               ::testing::ElementsAre("quant", "ctx_params"));
@@ -82,10 +76,7 @@ TEST_F(MetaRpcTest, ExplanationsNameTheFieldThatDiffersAndWhatWasEvicted) {
   v1::EvictRowsResponse evicted;
   ASSERT_TRUE(Do(&Stub::EvictRows, evict, &evicted).ok());
   EXPECT_EQ(evicted.row_count(), 1U);
-  *request.mutable_namespace_() = Namespace();
-  request.set_text(text + "more");
-  response.Clear();
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, request, &response).ok());
+  response = Explain(text + "more");
   EXPECT_FALSE(response.lookup().found());
   ASSERT_TRUE(response.has_gone());
   EXPECT_EQ(response.gone().cause(), ToString(GoneCause::kOperator));
@@ -94,7 +85,7 @@ TEST_F(MetaRpcTest, ExplanationsNameTheFieldThatDiffersAndWhatWasEvicted) {
 
 // Two hundred conversations behind one system prompt; the one that shares most is none of the last
 // used, and not the first that was stored.
-TEST_F(MetaRpcTest, TheNearestOfManyIsFoundBehindASharedPrefixAndBeforeIt) {
+TEST_F(ExplainTest, TheNearestOfManyIsFoundBehindASharedPrefixAndBeforeIt) {
   Start();
   FakeStore store({});
   const std::string system = RowText(1, 2500);
@@ -106,60 +97,55 @@ TEST_F(MetaRpcTest, TheNearestOfManyIsFoundBehindASharedPrefixAndBeforeIt) {
   ASSERT_TRUE(store.Attach(channel_).ok());
   ASSERT_TRUE(WaitForHit(nearest, nearest.size()));
   ASSERT_TRUE(WaitForHit(RowText(9, 4000), 4000));
-  v1::ExplainLookupResponse response;
   // The texts part between the cut point that all share and their ends: all must be compared, and
   // not all are.
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(nearest.substr(0, 3300) + "#"), &response).ok());
+  v1::ExplainLookupResponse response = Explain(nearest.substr(0, 3300) + "#");
   EXPECT_EQ(response.lookup().text_bytes(), 2048U);
   EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, nearest).ToHex());
   EXPECT_EQ(response.common_bytes(), 3300U);
   // Before the shared cut point one conversation stands for all.
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(system.substr(0, 1200) + "#"), &response).ok());
+  response = Explain(system.substr(0, 1200) + "#");
   EXPECT_FALSE(response.lookup().found());
   EXPECT_EQ(response.common_bytes(), 1200U);
   EXPECT_EQ(response.common_bytes_max(), 1200U);
   EXPECT_EQ(response.difference().offset(), 1200U);
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(RowText(9, 300) + "#"), &response).ok());
+  response = Explain(RowText(9, 300) + "#");
   EXPECT_EQ(response.nearest().key(), slab::ContentKey(kIndexNamespace, RowText(9, 4000)).ToHex());
   EXPECT_EQ(response.common_bytes(), 300U);
   EXPECT_EQ(response.common_bytes_max(), 300U);
 }
 
-TEST_F(MetaRpcTest, WhatMayShareMoreIsSaidWhereNotAllTextsAreCompared) {
+TEST_F(ExplainTest, WhatMayShareMoreIsSaidWhereNotAllTextsAreCompared) {
   Start();
   FakeStore store({});
   for (uint64_t row = 0; row < 50; ++row) PutRow(store, RowText(100 + row, 900), {});
   ASSERT_TRUE(store.Attach(channel_).ok());
   ASSERT_TRUE(WaitForHit(RowText(149, 900), 900));
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(RowText(1, 2000)), &response).ok());
+  v1::ExplainLookupResponse response = Explain(RowText(1, 2000));
   EXPECT_LT(response.common_bytes(), 899U);
   EXPECT_EQ(response.common_bytes_max(), 899U);
 }
 
-TEST_F(MetaRpcTest, AnEvictedRowIsNamedByTheCutPointAtWhichItWouldHaveServed) {
+TEST_F(ExplainTest, AnEvictedRowIsNamedByTheCutPointAtWhichItWouldHaveServed) {
   Start();
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text, {2048, 3072});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text, {2048, 3072});
   v1::EvictRowsRequest evict;
   evict.add_keys(slab::ContentKey(kIndexNamespace, text).ToHex());
   v1::EvictRowsResponse evicted;
   ASSERT_TRUE(Do(&Stub::EvictRows, evict, &evicted).ok());
-  v1::ExplainLookupResponse response;
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(text.substr(0, 4000) + "#"), &response).ok());
+  v1::ExplainLookupResponse response = Explain(text.substr(0, 4000) + "#");
   ASSERT_TRUE(response.has_gone());
   EXPECT_EQ(response.gone().key(), slab::ContentKey(kIndexNamespace, text).ToHex());
   EXPECT_EQ(response.gone().text_bytes(), 5000U);
   EXPECT_EQ(response.gone().cut_text_bytes(), 3072U);
   EXPECT_EQ(response.gone().cut_token_count(), 768U);
-  ASSERT_TRUE(Do(&Stub::ExplainLookup, RequestOf(text.substr(0, 2000)), &response).ok());
+  response = Explain(text.substr(0, 2000));
   EXPECT_FALSE(response.has_gone());
 }
 
-TEST_F(MetaRpcTest, TheFieldIsFoundAmongManyNamespaces) {
+TEST_F(ExplainTest, TheFieldIsFoundAmongManyNamespaces) {
   Start();
   FakeStore store({.budget_bytes = 1ULL << 40});
   const std::string text = RowText(1, 3000);
@@ -181,7 +167,7 @@ TEST_F(MetaRpcTest, TheFieldIsFoundAmongManyNamespaces) {
   EXPECT_THAT(response.namespace_fields_that_differ(), ::testing::ElementsAre("ctx_params"));
 }
 
-TEST_F(MetaRpcTest, ExplanationsRefuseWhatLookupsRefuse) {
+TEST_F(ExplainTest, ExplanationsRefuseWhatLookupsRefuse) {
   Start();
   v1::ExplainLookupResponse response;
   absl::Status refused =

@@ -104,6 +104,12 @@ class MetaRpcTest : public ::testing::Test {
   static void PutRow(FakeStore& store, const std::string& text, std::vector<uint32_t> cuts = {}) {
     for (const FakeSlab& slab : Halves(text, RandomId<WriteId>(), std::move(cuts))) store.Put(slab);
   }
+  // Attaches the store with a row of this text in it, and waits until lookups find that.
+  void ServeRow(FakeStore& store, const std::string& text, std::vector<uint32_t> cuts = {}) {
+    PutRow(store, text, std::move(cuts));
+    ASSERT_TRUE(store.Attach(channel_).ok());
+    ASSERT_TRUE(WaitForHit(text, text.size()));
+  }
 
   MonotonicClock clock_;
   std::unique_ptr<MetaServer> meta_;

@@ -11,13 +11,31 @@ namespace {
 using ::testing::HasSubstr;
 using Stub = v1::MetaService::Stub;
 
+// Messages of lookups are used again.
+TEST_F(MetaRpcTest, ALookupSaysNothingOfTheOneBeforeIt) {
+  Start();
+  FakeStore store({});
+  const std::string halves = RowText(1, 5000);
+  const std::string whole = RowText(2, 3000);
+  store.Put({.key_namespace = kIndexNamespace, .text = whole, .write_id = RandomId<WriteId>()});
+  ServeRow(store, halves, {2048});
+  EXPECT_TRUE(Lookup(halves, true).has_lease());
+  const v1::LookupResponse two = Lookup(halves);
+  EXPECT_FALSE(two.has_lease());
+  EXPECT_EQ(two.row().slabs_size(), 2);
+  const v1::LookupResponse one = Lookup(whole);
+  EXPECT_EQ(one.row().slabs_size(), 1);
+  EXPECT_EQ(one.row().key(), slab::ContentKey(kIndexNamespace, whole).ToHex());
+  EXPECT_EQ(Lookup(RowText(3, 3000)).ByteSizeLong(), 0U);
+  EXPECT_EQ(Lookup("").ByteSizeLong(), 0U);
+  EXPECT_EQ(Lookup(halves).SerializeAsString(), two.SerializeAsString());
+}
+
 TEST_F(MetaRpcTest, WhatAStoreHoldsIsFoundAndPinned) {
   Start();
   const std::string text = RowText(1, 5000);
   FakeStore store({.address = "10.0.0.1:7001", .tier = "disk"});
-  PutRow(store, text, {2048, 3076});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text, {2048, 3076});
   const v1::LookupResponse inner = Lookup(text.substr(0, 4000) + "?");
   EXPECT_EQ(inner.text_bytes(), 3076U);
   EXPECT_EQ(inner.token_count(), 769U);
@@ -103,9 +121,7 @@ TEST_F(MetaRpcTest, ALeaseThatNobodyHeardOfLapses) {
   Start(options);
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text);
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text);
   v1::LookupRequest request;
   *request.mutable_namespace_() = Namespace();
   request.set_text(text);
@@ -197,9 +213,7 @@ TEST_F(MetaRpcTest, LimitsOfALookupShortenIt) {
   Start();
   FakeStore store({});
   const std::string text = RowText(1, 5000);
-  PutRow(store, text, {2048, 3076});
-  ASSERT_TRUE(store.Attach(channel_).ok());
-  ASSERT_TRUE(WaitForHit(text, 5000));
+  ServeRow(store, text, {2048, 3076});
   v1::LookupRequest request;
   *request.mutable_namespace_() = Namespace();
   request.set_text(text);

@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "tests/bench/meta/bench_parts.h"
 #include "tests/bench/meta/echo.h"
 
@@ -64,6 +65,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  // As in every process of the product.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Flags flags;
   CLI::App app("meta_bench");
   AddFlags(app, flags);

@@ -17,6 +17,11 @@ std::vector<std::unique_ptr<typename Stub::Stub>> StubsOf(const std::string& add
   return stubs;
 }
 
+struct Series {
+  std::vector<double> rates;                 // calls a second
+  std::vector<double> server_us, client_us;  // of processor a call
+};
+
 }  // namespace
 
 void BenchThroughput(const PartOptions& options) {
@@ -35,28 +40,36 @@ void BenchThroughput(const PartOptions& options) {
   const StartCall bare = [&](size_t i, auto* context, auto* request, auto* response, auto done) {
     echoes[i]->async()->Echo(context, request, response, std::move(done));
   };
-  std::vector<double> echo_rates, lookup_rates, ratios, echo_cpu, lookup_cpu;
+  Series echo_calls, lookup_calls;
+  std::vector<double> ratios;
   for (int round = 0; round <= options.rounds; ++round) {
-    const auto measure = [&](const StartCall& start, const ServerProcess& server,
-                             std::vector<double>* rates, std::vector<double>* cpu) {
-      const double before = server.CpuSeconds();
+    const auto measure = [&](const StartCall& start, const ServerProcess& server, Series* series) {
+      const double server_before = server.CpuSeconds();
+      const double client_before = OwnCpuSeconds();
       const LoadResult result =
           AtFullSpeed(start, static_cast<size_t>(options.connections),
                       static_cast<size_t>(options.in_flight), options.seconds, requests);
       if (round == 0) return;  // only warms up
-      rates->push_back(result.per_second());
-      cpu->push_back((server.CpuSeconds() - before) * 1e6 /
-                     static_cast<double>(result.latencies_us.size()));
+      const auto us_a_call = [&](double cpu_seconds) {
+        return cpu_seconds * 1e6 / static_cast<double>(result.latencies_us.size());
+      };
+      series->rates.push_back(result.per_second());
+      series->server_us.push_back(us_a_call(server.CpuSeconds() - server_before));
+      series->client_us.push_back(us_a_call(OwnCpuSeconds() - client_before));
     };
-    measure(bare, *echo, &echo_rates, &echo_cpu);
-    measure(look, *meta, &lookup_rates, &lookup_cpu);
-    if (round > 0) ratios.push_back(lookup_rates.back() / echo_rates.back());
+    measure(bare, *echo, &echo_calls);
+    measure(look, *meta, &lookup_calls);
+    if (round > 0) ratios.push_back(lookup_calls.rates.back() / echo_calls.rates.back());
   }
   std::printf(
-      "throughput: Lookup %.0f/s, echo %.0f/s, ratio %.2f; the server's CPU %.1f us a lookup, %.1f "
-      "an echo (%u rows, prompts of %u bytes, %d connections of %d calls)\n",
-      Median(lookup_rates), Median(echo_rates), Median(ratios), Median(lookup_cpu),
-      Median(echo_cpu), options.rows, options.prompt_bytes, options.connections, options.in_flight);
+      "throughput: Lookup %.0f/s, echo %.0f/s, ratio %.2f; CPU of server and client %.1f and %.1f "
+      "us "
+      "a lookup, %.1f and %.1f an echo (%u rows, prompts of %u bytes, %d connections of %d "
+      "calls)\n",
+      Median(lookup_calls.rates), Median(echo_calls.rates), Median(ratios),
+      Median(lookup_calls.server_us), Median(lookup_calls.client_us), Median(echo_calls.server_us),
+      Median(echo_calls.client_us), options.rows, options.prompt_bytes, options.connections,
+      options.in_flight);
 }
 
 }  // namespace kvmesh::bench

@@ -1,4 +1,5 @@
-// Latency of lookups while a writer reserves, publishes and evicts.
+// Latency of lookups while a writer reserves, publishes and evicts; and that of an echo by another
+// process meanwhile, which the writer holds up only by what it takes of the machine.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -6,6 +7,7 @@
 #include <thread>
 
 #include "common/base/limits.h"
+#include "echo/echo.grpc.pb.h"
 #include "tests/bench/meta/bench_parts.h"
 #include "tests/bench/meta/bench_store.h"
 #include "tests/bench/meta/load.h"
@@ -100,50 +102,70 @@ class Writer {
   std::atomic<uint64_t> published_{0};
 };
 
+struct Latencies {
+  std::vector<double> p50, p99;  // of each round, in microseconds
+};
+
 }  // namespace
 
 void BenchWithWriter(const PartOptions& options) {
   const cli::ChatCorpus corpus(options.rows, 1);
   const auto requests = RequestsOf(corpus, options.prompt_bytes, 4096);
   const auto meta = StartMeta();
+  const auto echo = StartEcho();
   BenchStore store("disk", 1ULL << 60);
   store.Attach(Connect(meta->address()), corpus.size(), [&](uint32_t i) { return corpus.Row(i); });
   const auto stub = kvmesh::v1::MetaService::NewStub(Connect(meta->address()));
+  const auto echo_stub = v1::EchoService::NewStub(Connect(echo->address()));
   AwaitTrue("the rows", [&] { return Serves(*stub, options.rows); });
   Writer writer(meta->address(), options.cycles_per_second);
   const StartCall look = [&](size_t, auto* context, auto* request, auto* response, auto done) {
     stub->async()->Lookup(context, request, response, std::move(done));
   };
-  const auto measure = [&](double seconds) {
-    const double end = Now() + seconds;
-    return AtRate(
-        look, 1, options.lookups_per_second, [end] { return Now() >= end; }, requests);
+  const StartCall bare = [&](size_t, auto* context, auto* request, auto* response, auto done) {
+    echo_stub->async()->Echo(context, request, response, std::move(done));
+  };
+  const auto measure = [&](const StartCall& call, Latencies* into) {
+    const double end = Now() + options.seconds;
+    LoadResult result = AtRate(
+        call, 1, options.lookups_per_second, [end] { return Now() >= end; }, requests);
+    into->p50.push_back(Percentile(result.latencies_us, 0.5));
+    into->p99.push_back(Percentile(result.latencies_us, 0.99));
   };
   writer.Start();  // until its store is full
   AwaitTrue("the first evictions", [&] { return writer.evicted() > 0; });
   writer.Stop();
-  std::vector<double> p50_without, p99_without, p50_with, p99_with, ratios, cycles, evictions;
+  Latencies lookup_idle, lookup_busy, echo_idle, echo_busy;
+  std::vector<double> cycles, evictions;
   for (int round = 0; round <= options.rounds; ++round) {
-    LoadResult without = measure(options.seconds);
+    if (round == 1) lookup_idle = lookup_busy = echo_idle = echo_busy = {};  // 0 only warms up
+    measure(bare, &echo_idle);
+    measure(look, &lookup_idle);
     const uint64_t published = writer.published();
     const uint64_t evicted = writer.evicted();
+    const double started = Now();
     writer.Start();
-    LoadResult with = measure(options.seconds);
+    measure(look, &lookup_busy);
+    measure(bare, &echo_busy);
     writer.Stop();
-    if (round == 0) continue;  // only warms up
-    p50_without.push_back(Percentile(without.latencies_us, 0.5));
-    p99_without.push_back(Percentile(without.latencies_us, 0.99));
-    p50_with.push_back(Percentile(with.latencies_us, 0.5));
-    p99_with.push_back(Percentile(with.latencies_us, 0.99));
-    ratios.push_back(p99_with.back() / p99_without.back());
-    cycles.push_back(static_cast<double>(writer.published() - published) / with.seconds);
-    evictions.push_back(static_cast<double>(writer.evicted() - evicted) / with.seconds);
+    if (round == 0) continue;
+    cycles.push_back(static_cast<double>(writer.published() - published) / (Now() - started));
+    evictions.push_back(static_cast<double>(writer.evicted() - evicted) / (Now() - started));
   }
+  const auto print = [](const char* what, const Latencies& idle, const Latencies& busy) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < idle.p99.size(); ++i) ratios.push_back(busy.p99[i] / idle.p99[i]);
+    std::printf(
+        "  %s: p50 %.0f us, p99 %.0f us; without: p50 %.0f us, p99 %.0f us; ratio of p99 %.2f\n",
+        what, Median(busy.p50), Median(busy.p99), Median(idle.p50), Median(idle.p99),
+        Median(ratios));
+  };
   std::printf(
-      "with a writer of %.0f publications and %.0f evictions a second: p50 %.0f us, p99 %.0f us; "
-      "without: p50 %.0f us, p99 %.0f us; ratio of p99 %.2f (%.0f lookups a second, %u rows)\n",
-      Median(cycles), Median(evictions), Median(p50_with), Median(p99_with), Median(p50_without),
-      Median(p99_without), Median(ratios), options.lookups_per_second, options.rows);
+      "with a writer of %.0f publications and %.0f evictions a second (%.0f calls a second, "
+      "%u rows):\n",
+      Median(cycles), Median(evictions), options.lookups_per_second, options.rows);
+  print("Lookup", lookup_idle, lookup_busy);
+  print("echo, in a process beside the arbiter", echo_idle, echo_busy);
 }
 
 }  // namespace kvmesh::bench

@@ -176,7 +176,7 @@ TEST_F(ArbiterReservations, Row8TheSameRequestAgainIsTheSameReservation) {
   EXPECT_EQ(Refused(60), "INVALID_ARGUMENT");
 }
 
-TEST_F(ArbiterReservations, AWriteIdThatASlabOfTheKeyHasIsRefused) {
+TEST_F(ArbiterReservations, Row15AWriteIdThatASlabOfTheKeyHasIsRefused) {
   const StreamId stream = Serve(1, {}, 4);
   Announce(stream, {.key = kKey, .layers = kFirst, .write = 7});
   const auto reserve = [this](uint32_t key, uint32_t write) {
@@ -194,7 +194,7 @@ TEST_F(ArbiterReservations, AWriteIdThatASlabOfTheKeyHasIsRefused) {
   EXPECT_EQ(Refused(8), "INVALID_ARGUMENT");
 }
 
-TEST_F(ArbiterReservations, AWriteThatWaitedIsRefusedIfASlabOfItsNameIsThereByThen) {
+TEST_F(ArbiterReservations, Row15AWriteThatWaitedIsRefusedIfASlabOfItsNameIsThereByThen) {
   const StreamId stream = Serve(1, {}, 10);
   WriteRow(stream, 2, 6, 4);
   Reserve request = RowRequest(kKey, 7, 3);

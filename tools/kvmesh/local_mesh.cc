@@ -168,7 +168,7 @@ absl::StatusOr<std::string> LocalMesh::StartStores() {
   if (tiers.empty()) return "";
   KVMESH_ASSIGN_OR_RETURN(const std::string meta, NextAddress());
   std::vector<std::string> policy;
-  for (const std::string& setting : options_.tier_policy) {
+  for (const std::string& setting : LocalTierPolicy(tiers, options_.tier_policy)) {
     policy.insert(policy.end(), {"--tier-policy", setting});
   }
   KVMESH_RETURN_IF_ERROR(

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -84,6 +86,19 @@ absl::StatusOr<LocalTier> PlanTier(const std::string& tier, const std::string& d
   return plan;
 }
 
+// The tiers of a reason to save, in order: the first `usual` are kvmesh-meta's own.
+struct ReasonTiers {
+  const char* reason;
+  std::array<const char*, 3> tiers;
+  size_t usual;
+};
+constexpr ReasonTiers kReasonTiers[] = {{"cold", {"ram_file", "disk", "ram"}, 2},
+                                        {"continued", {"ram", "ram_file", "disk"}, 1},
+                                        {"finish", {"disk", "ram_file", "ram"}, 2},
+                                        // Memory is what an evicted session is to give back.
+                                        {"evict", {"ram_file", "disk", "ram"}, 1},
+                                        {"shutdown", {"disk", "ram_file", "ram"}, 1}};
+
 }  // namespace
 
 absl::StatusOr<std::vector<LocalTier>> PlanLocalTiers(const std::vector<std::string>& tiers,
@@ -106,6 +121,29 @@ absl::StatusOr<std::vector<LocalTier>> PlanLocalTiers(const std::vector<std::str
     }
   }
   return plans;
+}
+
+std::vector<std::string> LocalTierPolicy(const std::vector<LocalTier>& tiers,
+                                         const std::vector<std::string>& settings) {
+  std::vector<std::string> policy = settings;
+  for (const ReasonTiers& one : kReasonTiers) {
+    const bool is_set = std::any_of(settings.begin(), settings.end(), [&one](const auto& setting) {
+      return absl::StartsWith(setting, absl::StrCat(one.reason, "="));
+    });
+    std::vector<const char*> there;
+    bool usual = false;
+    for (size_t i = 0; i < one.tiers.size(); ++i) {
+      if (std::none_of(tiers.begin(), tiers.end(),
+                       [&](const LocalTier& tier) { return tier.tier == one.tiers[i]; })) {
+        continue;
+      }
+      usual |= i < one.usual;
+      there.push_back(one.tiers[i]);
+    }
+    if (is_set || usual || there.empty()) continue;
+    policy.push_back(absl::StrCat(one.reason, "=", absl::StrJoin(there, ",")));
+  }
+  return policy;
 }
 
 }  // namespace kvmesh::cli

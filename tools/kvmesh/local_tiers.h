@@ -22,4 +22,9 @@ struct LocalTier {
 absl::StatusOr<std::vector<LocalTier>> PlanLocalTiers(const std::vector<std::string>& tiers,
                                                       const std::string& data_dir);
 
+// Where saves go, REASON=TIER[,TIER...] each, as of kvmesh-meta: `settings`, and for every reason
+// that they do not name and whose usual tiers are all missing from `tiers` what comes nearest.
+std::vector<std::string> LocalTierPolicy(const std::vector<LocalTier>& tiers,
+                                         const std::vector<std::string>& settings);
+
 }  // namespace kvmesh::cli

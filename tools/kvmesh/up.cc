@@ -143,7 +143,8 @@ void AddUp(CLI::App& app, Action* chosen) {
                            ->delimiter(',');
   up->add_option("--tier-policy", options->tier_policy,
                  "REASON=TIER[,TIER...]: where saves of this reason go, the first tier with room; "
-                 "reasons are cold, continued, finish, evict, shutdown; may be repeated")
+                 "reasons are cold, continued, finish, evict, shutdown; may be repeated. Reasons "
+                 "that are not named keep to their usual tiers, or to --tiers if those are missing")
       ->allow_extra_args(false);
   up->add_option("--router-flag", options->router_flags,
                  "A further flag of the router, --router-flag=--min-tokens=256; may be repeated")

@@ -17,9 +17,10 @@ void SetDeadline(grpc::ClientContext& context) {
 }
 
 std::vector<std::string> UpFlags(const std::vector<std::string>& gates,
-                                 const std::vector<std::string>& router_gates) {
+                                 const std::vector<std::string>& router_gates,
+                                 const std::string& tiers) {
   std::vector<std::string> flags = {"--tiers",
-                                    "disk",
+                                    tiers,
                                     "--threads",
                                     "1",
                                     "--router-flag=--resolve-ms=100",
@@ -38,8 +39,8 @@ std::vector<std::string> UpFlags(const std::vector<std::string>& gates,
 }  // namespace
 
 StoringMesh::StoringMesh(const std::string& model, const std::vector<std::string>& gates,
-                         const std::vector<std::string>& router_gates)
-    : mesh_(model, UpFlags(gates, router_gates)) {
+                         const std::vector<std::string>& router_gates, const std::string& tiers)
+    : mesh_(model, UpFlags(gates, router_gates, tiers)) {
   meta_ = v1::MetaService::NewStub(rpc::MakeChannel(mesh_.Service("meta").address));
 }
 

@@ -13,13 +13,14 @@
 
 namespace kvmesh::process_testing {
 
-// A mesh of two shards with an arbiter and a disk tier.
+// A mesh of two shards with an arbiter and a tier.
 class StoringMesh {
  public:
   // `gates`: further flags of router and shards, by which all agree on what is stored;
-  // `router_gates` those of the router alone.
+  // `router_gates` those of the router alone. `tiers` as of `kvmesh up`.
   explicit StoringMesh(const std::string& model, const std::vector<std::string>& gates = {},
-                       const std::vector<std::string>& router_gates = {});
+                       const std::vector<std::string>& router_gates = {},
+                       const std::string& tiers = "disk");
 
   v1::RouterService::Stub& router() { return mesh_.router(); }
   const std::string& router_address() const { return mesh_.router_address(); }

@@ -55,6 +55,29 @@ TEST(Resend, AShorterPromptThatACutPointCoversRunsItsLastTokenAlone) {
               mesh.Ask(Uncached(AskForIds(ids, kTokens), answer, v1::CACHE_USE_OFF, kTokens)));
 }
 
+// Saves whose usual tiers are missing go to the one that is there.
+TEST(Tiers, OneAloneTakesTheSavesOfEveryReason) {
+  for (const std::string tier : {"ram", "disk"}) {
+    SCOPED_TRACE(tier);
+    StoringMesh mesh(TinyModel(), {"--min-tokens=16"},
+                     {"--cold-min-tokens=16", "--restore-min-tokens=8", "--continued-interval=8"},
+                     tier);
+    const v1::GenerateRequest request = AskForIds(PromptIds(mesh, "one tier", 90), 20);
+    ASSERT_TRUE(mesh.Ask(request).status.ok());
+    mesh.AwaitSaved();
+    for (const char* reason : {"cold", "continued", "finish"}) {
+      EXPECT_GE(mesh.Metric("router", absl::StrCat("kvmesh_router_saves_total{reason=\"", reason,
+                                                   "\",result=\"started\"}")),
+                1)
+          << reason;
+    }
+    const v1::Usage usage = mesh.Ask(request).finished.usage();
+    EXPECT_EQ(usage.outcome(), "EXACT");
+    EXPECT_EQ(usage.cached_by_tier().at(tier), 90U);
+    mesh.ExpectNothingLeft();
+  }
+}
+
 std::vector<std::string> GenerateCommand(StoringMesh& mesh, const std::string& prompt) {
   return {"generate",     "--router", mesh.router_address(), "--prompt", prompt,
           "--max-tokens", "4",        "--ignore-eos"};

@@ -30,20 +30,23 @@ class Repair : public ::testing::Test {
     delete mesh_;
     mesh_ = nullptr;
   }
-  // The answer is letters and first bytes of emoji, in turns, so that every other step or so stands
-  // inside a character.
-  static v1::GenerateRequest AskForBrokenEmoji(const std::string& topic) {
+  // The answer is these two tokens, in turns.
+  static v1::GenerateRequest AskForTurns(const std::string& topic, uint32_t one, uint32_t other) {
     v1::GenerateRequest request = Verbose(AskFor(PromptText(topic)));
     v1::SamplingParams& sampling = *request.mutable_options()->mutable_sampling();
     sampling.set_frequency_penalty(2);
-    const std::vector<uint32_t> bytes = mesh_->Tokenize("\xf0\x9f\x98\x80");
-    EXPECT_GE(bytes.size(), 4U);
-    for (const uint32_t id : {bytes[bytes.size() - 4], mesh_->Tokenize("a").back()}) {
+    for (const uint32_t id : {one, other}) {
       v1::LogitBias& bias = *sampling.add_logit_bias();
       bias.set_token_id(id);
       bias.set_bias(100);
     }
     return request;
+  }
+  // Letters and first bytes of emoji, so that every other step or so stands inside a character.
+  static v1::GenerateRequest AskForBrokenEmoji(const std::string& topic) {
+    const std::vector<uint32_t> bytes = mesh_->Tokenize("\xf0\x9f\x98\x80");
+    EXPECT_GE(bytes.size(), 4U);
+    return AskForTurns(topic, bytes[bytes.size() - 4], mesh_->Tokenize("a").back());
   }
   // Restarts a shard, or both, when the client has seen `at` tokens; nothing else is disturbed.
   static Answer Disturb(const v1::GenerateRequest& request, size_t at,
@@ -77,6 +80,25 @@ TEST_F(Repair, EitherShardRestartedAtAnyStepAlsoInsideACharacterCostsNoPrefill) 
     for (const size_t at : {1, 2, 3, 4}) {
       SCOPED_TRACE(absl::StrCat("shard ", shard, " at ", at));
       ExpectRepaired(Disturb(request, at, [shard] { Restart(shard); }), undisturbed.ids);
+    }
+  }
+}
+
+TEST_F(Repair, ACharacterThatIsCompletedAfterTheRestartIsWhole) {
+  const std::string character = "\xc9\x99";
+  const std::vector<uint32_t> bytes = mesh_->Tokenize(character);
+  ASSERT_GE(bytes.size(), 2U);
+  const v1::GenerateRequest request =
+      AskForTurns("whole", bytes[bytes.size() - 2], bytes[bytes.size() - 1]);
+  const Answer undisturbed = mesh_->Ask(request);
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status;
+  EXPECT_TRUE(absl::StrContains(undisturbed.text, character + character)) << undisturbed.text;
+  for (const size_t shard : {0, 1}) {
+    for (const size_t at : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat("shard ", shard, " at ", at));
+      const Answer answer = Disturb(request, at, [shard] { Restart(shard); });
+      ExpectRepaired(answer, undisturbed.ids);
+      EXPECT_EQ(answer.text, undisturbed.text);
     }
   }
 }

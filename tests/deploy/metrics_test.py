@@ -1,29 +1,21 @@
 #!/usr/bin/env python3
-"""A running mesh under a real Prometheus: every query of every dashboard and rule must find data there.
-
-Starts the real programs (KVMESH_BIN_DIR) over the model that tools/test.sh fetches, and Debian's prometheus, on free
-ports of this machine; sends requests until everything has been seen, or the patience is over.
+"""A mesh over mTLS with tenants, three stores and two replicas of each stage, under a real Prometheus (live_mesh.py): every
+query of every dashboard and rule finds data there, tenants are apart, and one replica of each stage may go.
 """
 
 import json
-import math
 import os
 import pathlib
 import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 import unittest
-import urllib.parse
-import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = pathlib.Path(os.environ.get("KVMESH_BIN_DIR", ROOT / "build/dev/bin"))
-MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
-PATIENCE_SECONDS = 240
+from live_mesh import PATIENCE_SECONDS, ROOT, TENANTS, LiveMesh
 
 # What there must be at least (DESIGN, Observability): rates, errors and latencies of every service's RPCs, times to
 # tokens, queues, sessions, evictions and misses by cause, look-ups, cached tokens, saves, restores, stores,
@@ -43,51 +35,6 @@ kvmesh_meta_events_total kvmesh_meta_queue_commands kvmesh_shard_compute_seconds
 kvmesh_shard_wait_seconds_bucket kvmesh_shard_downstream_seconds_bucket kvmesh_shard_computing_seconds
 """.split()
 LONGEST_BUCKET = "600"  # of the latencies of whole answers
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Prometheus:
-    """A prometheus that scrapes `targets` every second. Stopped by stop()."""
-
-    def __init__(self, folder, targets):
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str((ROOT / "deploy/alerts/kvmesh.rules.yaml").resolve())],
-            "scrape_configs": [{"job_name": f"kvmesh-{name}", "static_configs": [{"targets": [target]}]} for name, target in targets],
-        }
-        (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-        self.address = f"127.0.0.1:{free_port()}"
-        self.log = open(folder / "prometheus.log", "w", encoding="utf-8")
-        self.process = subprocess.Popen(
-            [shutil.which("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
-             f"--web.listen-address={self.address}"], stdout=self.log, stderr=subprocess.STDOUT)
-
-    def ask(self, path, **parameters):
-        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)["data"]
-
-    def ready(self):
-        try:
-            self.ask("status/runtimeinfo")
-            return True
-        except OSError:
-            return False
-
-    def finds(self, query):
-        """Whether the query gives a number."""
-        result = self.ask("query", query=query)["result"]
-        return any(not math.isnan(float(series["value"][1])) for series in result)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=60)
-        self.log.close()
 
 
 def dashboard_queries():
@@ -112,37 +59,44 @@ def rule_queries(prometheus):
                 yield rule["name"], selector
 
 
-class MetricsTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvmesh-metrics-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        cls.kvmesh("up", "--model", str(MODEL), "--shards", "2", "--data-dir", str(cls.folder / "mesh"), "--detach")
-        cls.addClassCleanup(cls.kvmesh, "down", "--data-dir", str(cls.folder / "mesh"))
-        mesh = json.loads((cls.folder / "mesh/mesh.json").read_text(encoding="utf-8"))
-        cls.router = mesh["router"]
-        cls.prometheus = Prometheus(cls.folder, [(s["name"], s["metrics"]) for s in mesh["services"]])
-        cls.addClassCleanup(cls.prometheus.stop)
-        cls.end = time.monotonic() + PATIENCE_SECONDS
-        while not cls.prometheus.ready():
-            if time.monotonic() > cls.end:
-                raise AssertionError((cls.folder / "prometheus.log").read_text(encoding="utf-8"))
-            time.sleep(0.1)
+MESH = None  # one for all tests of this file: it takes a while to start
 
-    @classmethod
-    def kvmesh(cls, *arguments):
-        done = subprocess.run([str(PROGRAMS / "kvmesh"), *arguments], text=True, timeout=PATIENCE_SECONDS, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode != 0:
-            raise AssertionError(f"kvmesh {arguments[0]} ended with {done.returncode}: {done.stdout}")
-        return done.stdout
 
+def setUpModule():
+    global MESH
+    MESH = LiveMesh()
+    unittest.addModuleCleanup(MESH.stop)
+
+
+class LiveTest(unittest.TestCase):
+    def setUp(self):
+        self.mesh = MESH
+        self.prometheus = MESH.prometheus
+        self.end = time.monotonic() + PATIENCE_SECONDS
+
+    def wait_until(self, what, condition):
+        """The last value of `condition`, which must become true."""
+        while not (value := condition()):
+            self.assertLess(time.monotonic(), self.end, what)
+            time.sleep(0.2)
+        return value
+
+
+def long_prompt(number):
+    """Long enough to be saved; none begins as another does."""
+    return f"{number}. " + (ROOT / "docs/architecture.md").read_text(encoding="utf-8")[:3200]
+
+
+class MetricsTest(LiveTest):
     def use_the_mesh(self, number):
-        """A prompt long enough to be saved, and the same again, which is found."""
-        prompt = f"{number}. " + (ROOT / "docs/architecture.md").read_text(encoding="utf-8")[:3200]
+        """A prompt that is saved and found again, callers without a token, and a tenant above its limit."""
         for _ in range(2):
-            self.kvmesh("generate", "--router", self.router, "--prompt", prompt, "--max-tokens", "4", "--json")
-        self.kvmesh("status", "--router", self.router)
+            self.mesh.generate("acme", long_prompt(number))
+        self.mesh.as_role("operator", "status", "--router", self.mesh.router)
+        for tenant, refusal in (("tight", "tokens_per_minute of tenant tight is 10"), (None, "a token is needed")):
+            refused = self.mesh.as_role("client", "generate", "--router", self.mesh.router, "--prompt", long_prompt(number), tenant=tenant)
+            self.assertNotEqual(0, refused.returncode)
+            self.assertIn(refusal, refused.stdout + refused.stderr)
 
     def test_every_query_of_dashboards_and_rules_finds_data(self):
         pending = {*dashboard_queries(), *rule_queries(self.prometheus), *((name, name) for name in REQUIRED)}
@@ -160,9 +114,7 @@ class MetricsTest(unittest.TestCase):
         self.use_the_mesh(0)
         for name in ("time_to_first_token_seconds", "time_per_output_token_seconds", "rpc_latency_seconds"):
             query = f'kvmesh_router_{name}_bucket{{le="{LONGEST_BUCKET}"}}'
-            while not self.prometheus.finds(query):
-                self.assertLess(time.monotonic(), self.end, query)
-                time.sleep(0.2)
+            self.wait_until(query, lambda query=query: self.prometheus.finds(query))
 
     def test_label_values_are_few(self):
         """However long a mesh runs: no name of a session, model, path or client is a label."""
@@ -170,6 +122,107 @@ class MetricsTest(unittest.TestCase):
         labels = {label for one in series for label in one}
         self.assertLessEqual(labels, {"__name__", "job", "instance", "le", "rpc", "code", "result", "reason", "cause", "outcome",
                                       "tier", "what", "state", "phase", "event", "kind", "side", "defect", "tenant", "limit"})
+
+
+class RollingUpgradeTest(LiveTest):
+    def instances(self):
+        """Of the shards that the router sees, by address."""
+        status = json.loads(self.mesh.as_role("operator", "status", "--router", self.mesh.router).stdout)
+        return {shard["address"]: shard["instance_id"] for shard in status["shards"] if shard["connected"] and not shard["draining"]}
+
+    def test_no_request_is_lost_while_every_process_behind_the_routers_is_replaced(self):
+        self.wait_until("all four shards", lambda: len(self.instances()) == 4)
+        prompt = long_prompt("upgrade")
+        ids = self.mesh.generate("bolt", prompt)["token_ids"]
+        answers, stop = [], threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                try:
+                    answers.append(self.mesh.generate("bolt", prompt)["token_ids"])
+                except AssertionError as error:
+                    answers.append(str(error))
+
+        client = threading.Thread(target=ask)
+        client.start()
+        try:
+            # The order of docs/upgrade.md.
+            for name in ("meta", "tier-ram", "tier-ram_file", "tier-disk"):
+                self.mesh.restart(name)
+            for name in sorted(s["name"] for s in self.mesh.file["services"] if s["name"].startswith("shard-")):
+                address, before = self.mesh.service(name)["address"], self.instances()
+                self.mesh.restart(name)
+                self.wait_until(f"{name} is seen again", lambda: self.instances().get(address, before[address]) != before[address])
+        finally:
+            stop.set()
+            client.join()
+        self.assertGreater(len(answers), 2)
+        self.assertEqual([ids] * len(answers), answers)
+        self.wait_until("every target up", lambda: self.prometheus.sum("up") == len(self.mesh.file["services"]))
+
+
+class TenantsTest(LiveTest):
+    def test_what_one_tenant_has_stored_is_nothing_to_another(self):
+        prompt = long_prompt("tenants")
+        cold = self.mesh.generate("acme", prompt)
+        self.assertEqual(0, cold["usage"]["cached_tokens"])
+        warm = self.wait_until("a warm answer", lambda: next(
+            (a for a in [self.mesh.generate("acme", prompt)] if a["usage"]["cached_tokens"] > 0), None))
+        other = self.mesh.generate("bolt", prompt)
+        self.assertEqual((0, "COLD", "no_row"), tuple(other["usage"][k] for k in ("cached_tokens", "outcome", "cause")))
+        self.assertEqual(cold["token_ids"], warm["token_ids"])
+        self.assertEqual(cold["token_ids"], other["token_ids"])
+        self.wait_until("tokens by tenant", lambda: all(
+            self.prometheus.sum(f'kvmesh_router_tenant_tokens_total{{tenant="{name}"}}') > 0 for name in ("acme", "bolt")))
+        tenants = {dict(labels)["tenant"] for labels in self.prometheus.values("kvmesh_router_tenant_tokens_total")}
+        self.assertLessEqual(tenants, set(TENANTS))
+
+    def test_who_has_no_part_in_a_call_is_refused_and_counted(self):
+        meta = self.mesh.service("meta")["address"]
+        refused = self.mesh.as_role("client", "checkpoints", "ls", "--meta", meta, tenant="acme")
+        self.assertEqual(3, refused.returncode, refused.stdout)
+        self.assertEqual(0, self.mesh.as_role("operator", "checkpoints", "ls", "--meta", meta).returncode)
+        plain = self.mesh.run("--json", "checkpoints", "ls", "--meta", meta)
+        self.assertEqual(3, plain.returncode, plain.stdout)
+        self.wait_until("the refusal", lambda: self.prometheus.sum(
+            'kvmesh_meta_peers_refused_total{side="client", reason="wrong_role"}') > 0)
+        # Nobody of the mesh itself is refused.
+        self.assertEqual({}, self.prometheus.values('{__name__=~"kvmesh_.*_peers_refused_total", side="server"} > 0'))
+
+    def test_grpcurl_speaks_to_it_as_the_charts_notes_say(self):
+        notes = (ROOT / "deploy/charts/kvmesh/templates/NOTES.txt").read_text(encoding="utf-8")
+        options = re.search(r"grpcurl \{\{ if \.Values\.tls\.enabled \}\}(.*?)\{\{ else", notes)[1]
+        options = options.replace("DIR", str(self.mesh.folder / "certs/client")).split()
+        token = (self.mesh.folder / "bolt.token").read_text(encoding="utf-8")
+        done = subprocess.run(
+            [str(ROOT / "build/tools/bin/grpcurl"), *options, "-H", f"authorization: Bearer {token}", "-d",
+             '{"text": "The capital of France is", "options": {"max_tokens": 2}}', self.mesh.router, "kvmesh.v1.RouterService/Generate"],
+            text=True, timeout=PATIENCE_SECONDS, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(0, done.returncode, done.stdout)
+        self.assertIn('"reason": "FINISH_REASON_LENGTH"', done.stdout)
+
+    def test_each_store_is_attached_and_what_is_saved_lies_in_them(self):
+        self.mesh.generate("bolt", long_prompt("stores"))
+        self.wait_until("three stores", lambda: self.prometheus.sum("kvmesh_meta_stores_serving") == 3)
+        self.assertEqual({"ram", "ram_file", "disk"},
+                         {dict(labels)["tier"] for labels in self.prometheus.values('kvmesh_meta_store_bytes{what="budget"} > 0')})
+        self.wait_until("stored bytes", lambda: self.prometheus.sum('kvmesh_meta_store_bytes{what="live"}') > 0)
+
+
+class WithoutOneReplicaTest(LiveTest):
+    """The last one: it takes a replica of each stage away."""
+
+    def test_a_stage_whose_replica_is_killed_goes_on_and_prometheus_sees_it(self):
+        prompt = long_prompt("replicas")
+        before = self.mesh.generate("acme", prompt)
+        self.wait_until("four shards", lambda: self.prometheus.sum("kvmesh_router_shards_seen") == 4)
+        for name in ("shard-0", "shard-1"):
+            os.kill(self.mesh.service(name)["pid"], signal.SIGKILL)
+        after = self.mesh.generate("acme", prompt)
+        self.assertEqual(before["token_ids"], after["token_ids"])
+        self.wait_until("two shards", lambda: self.prometheus.sum("kvmesh_router_shards_seen") == 2)
+        self.wait_until("two targets down", lambda: self.prometheus.sum("up == bool 0") == 2)
+        self.assertEqual(1, self.prometheus.sum("kvmesh_router_route_ready"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages for those who run the mesh; the others speak of the programs' insides too.
 OPERATORS_PAGES = ["install", "operate", "sizing", "upgrade", "failure-guide", "faq", "runbook"]
-OTHER_PROGRAMS_FLAGS = {"--namespace", "--create-namespace", "--set", "--values", "--reuse-values", "--cascade", "--now", "--read-only"}
+OTHER_PROGRAMS_FLAGS = {"--namespace", "--create-namespace", "--set", "--values", "--reuse-values", "--reset-then-reuse-values", "--cascade", "--now", "--read-only"}
 
 
 def text_of(page):

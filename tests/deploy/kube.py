@@ -235,7 +235,7 @@ class KubeTest(unittest.TestCase):
         self.assertEqual({"mesh-kvmesh-shard-0-15", "mesh-kvmesh-shard-15-30"}, set(before))
 
         # More replicas and memory: the same objects, changed in place.
-        self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reuse-values", "--set", "shards.kvBudget=1Gi",
+        self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reset-then-reuse-values", "--set", "shards.kvBudget=1Gi",
                   "--set", "shards.resources.limits.memory=2Gi", "--set", "router.replicas=3")
         after = self.shards(namespace)
         self.assertEqual(set(before), set(after))
@@ -246,13 +246,13 @@ class KubeTest(unittest.TestCase):
         # Another split: other stages, while stores and arbiter stay as they are.
         stores = {key: o["metadata"]["generation"] for key, o in self.ours(namespace).items() if "store" in key[1] or "meta" in key[1]
                   if key[0] == "StatefulSet"}
-        self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reuse-values", "--set-json",
+        self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reset-then-reuse-values", "--set-json",
                   'shards.stages=[{"layers":[0,10],"replicas":2},{"layers":[10,20],"replicas":2},{"layers":[20,30],"replicas":2}]')
         self.assertEqual({f"mesh-kvmesh-shard-{layers}" for layers in ("0-10", "10-20", "20-30")}, set(self.shards(namespace)))
         self.assertEqual(stores, {key: self.ours(namespace)[key]["metadata"]["generation"] for key in stores})
 
         # What the chart refuses changes nothing.
-        out = self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reuse-values", "--set", "model.layers=31", check=False)
+        out = self.helm("upgrade", "mesh", CHART, "--namespace", namespace, "--reset-then-reuse-values", "--set", "model.layers=31", check=False)
         self.assertIn("the last stage ends at 30, but model.layers is 31", out)
 
         self.helm("rollback", "mesh", "1", "--namespace", namespace)

@@ -123,6 +123,9 @@
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.issuerRef.name: an issuer is needed when tls.certManager.enabled is true" -}}
 {{- end -}}
+{{- if and .Values.clients.secretName .Values.test.enabled (not .Values.test.tokenSecretName) -}}
+{{- fail "test.tokenSecretName: with clients.secretName the test needs a token; set test.enabled to false to do without it" -}}
+{{- end -}}
 {{- if gt (float64 .Values.meta.lowWatermark) (float64 .Values.meta.highWatermark) -}}
 {{- fail (printf "meta.lowWatermark: %v is above meta.highWatermark, %v" .Values.meta.lowWatermark .Values.meta.highWatermark) -}}
 {{- end -}}

@@ -16,6 +16,7 @@
 #include "services/blob/grpc/blob_codec.h"
 #include "services/blob/grpc/blob_server.h"
 #include "tests/testing/fake_arbiter.h"
+#include "tests/testing/fake_clock.h"
 #include "tests/testing/store_fixture.h"
 
 namespace kvmesh::blob {
@@ -36,10 +37,11 @@ class AttachTest : public ::testing::TestWithParam<std::string> {
     options_.meta.delay_longest = absl::Milliseconds(100);
   }
 
-  void Start() {
+  void Start() { Start(clock_); }
+  void Start(const Clock& clock) {
     channel_.reset();
     blob_.reset();
-    auto blob = BlobServer::Start(options_, *files_, clock_);
+    auto blob = BlobServer::Start(options_, *files_, clock);
     ASSERT_TRUE(blob.ok()) << blob.status();
     blob_ = *std::move(blob);
     channel_ = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
@@ -98,6 +100,7 @@ class AttachTest : public ::testing::TestWithParam<std::string> {
 
   const std::unique_ptr<FileSystem> files_ = MakePosixFileSystem();
   const MonotonicClock clock_;
+  const testing::FakeClock still_clock_;
   const testing::TempFolder folder_;
   std::unique_ptr<testing::FakeArbiter> arbiter_;
   BlobServerOptions options_;

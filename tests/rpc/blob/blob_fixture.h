@@ -16,6 +16,7 @@
 #include "common/rpc/status_bridge.h"
 #include "services/blob/grpc/blob_codec.h"
 #include "services/blob/grpc/blob_server.h"
+#include "tests/testing/fake_clock.h"
 #include "tests/testing/store_fixture.h"
 
 namespace kvmesh::blob {
@@ -93,6 +94,7 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
 
   std::unique_ptr<FileSystem> files_ = MakePosixFileSystem();
   MonotonicClock clock_;
+  testing::FakeClock fake_clock_;
   testing::TempFolder folder_;
   std::unique_ptr<BlobServer> blob_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -4,7 +4,6 @@
 #include "common/base/error_info.h"
 #include "common/slab/pieces.h"
 #include "tests/rpc/blob/blob_fixture.h"
-#include "tests/testing/fake_clock.h"
 
 namespace kvmesh::blob {
 namespace {
@@ -14,10 +13,25 @@ using testing::RandomSlab;
 
 using BlobTransferTest = BlobServiceTest;
 
-TEST_P(BlobTransferTest, AClientThatStopsSendingIsCutOffAndHoldsNothing) {
-  BlobServerOptions options;
-  options.service.stall_timeout = absl::Milliseconds(200);
-  Start(options);
+// Servers whose clock moves only while a client stalls: nothing else takes long by it.
+class BlobStallTest : public BlobServiceTest {
+ protected:
+  void StartWithStallTimeout() {
+    BlobServerOptions options;
+    options.service.stall_timeout = absl::Milliseconds(200);
+    Start(options, fake_clock_);
+  }
+  // Lets time pass until a transfer was cut off.
+  bool WaitForTheCut() {
+    return WaitUntil([this] {
+      fake_clock_.Advance(absl::Milliseconds(10));
+      return blob_->metrics().Value("kvmesh_blob_stalled_transfers_total") > 0;
+    });
+  }
+};
+
+TEST_P(BlobStallTest, AClientThatStopsSendingIsCutOffAndHoldsNothing) {
+  StartWithStallTimeout();
   const RandomSlab slab = MakeSlabOfSize(1, 4 << 20);
   grpc::ClientContext context;
   context.set_deadline(Deadline());
@@ -26,19 +40,18 @@ TEST_P(BlobTransferTest, AClientThatStopsSendingIsCutOffAndHoldsNothing) {
   v1::PutRequest header;
   *header.mutable_header() = Header(slab);
   ASSERT_TRUE(writer->Write(header));
+  EXPECT_TRUE(WaitForTheCut());
   const absl::Status status = rpc::FromGrpc(writer->Finish());
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(ReasonOf(status), "STALLED");
-  EXPECT_EQ(blob_->store().usage().occupied(), 0U);
-  EXPECT_EQ(blob_->store().transfers(), 0U);
+  EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return blob_->store().usage().occupied() == 0; }));
   EXPECT_TRUE(folder_.Files().empty());
   EXPECT_TRUE(Put(slab).ok());
 }
 
-TEST_P(BlobTransferTest, AClientThatStopsReadingIsCutOffAndHoldsNothing) {
-  BlobServerOptions options;
-  options.service.stall_timeout = absl::Milliseconds(200);
-  Start(options);
+TEST_P(BlobStallTest, AClientThatStopsReadingIsCutOffAndHoldsNothing) {
+  StartWithStallTimeout();
   const RandomSlab slab = MakeSlabOfSize(1, 64 << 20);
   ASSERT_TRUE(Put(slab).ok());
   grpc::ClientContext context;
@@ -46,8 +59,7 @@ TEST_P(BlobTransferTest, AClientThatStopsReadingIsCutOffAndHoldsNothing) {
   const auto reader = stub_->Get(&context, Whole(slab));
   v1::GetResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  EXPECT_TRUE(
-      WaitUntil([&] { return blob_->metrics().Value("kvmesh_blob_stalled_transfers_total") > 0; }));
+  EXPECT_TRUE(WaitForTheCut());
   EXPECT_TRUE(WaitUntil([&] { return blob_->store().transfers() == 0; }));
   while (reader->Read(&response)) {
   }
@@ -121,10 +133,9 @@ TEST_P(BlobTransferTest, ABoundedNumberOfTransfersRunsAtOnce) {
 
 // Four pieces of 256 KiB, each of which but the first waits for a sixteenth of a second.
 TEST_P(BlobTransferTest, VerifyReadsNoFasterThanItsRateByItsClock) {
-  testing::FakeClock clock;
   BlobServerOptions options;
   options.service.verify_bytes_per_second = 4 << 20;
-  Start(options, clock);
+  Start(options, fake_clock_);
   const RandomSlab slab = MakeSlabOfSize(1, 1 << 20);
   ASSERT_EQ(slab::AllPieces(slab.meta).size(), 4U);
   ASSERT_TRUE(Put(slab).ok());
@@ -144,15 +155,17 @@ TEST_P(BlobTransferTest, VerifyReadsNoFasterThanItsRateByItsClock) {
     // What takes longer than to verify the slab without a pace.
     for (int i = 0; i < 8; ++i) EXPECT_TRUE(Get(Whole(slab)).ok());
     EXPECT_FALSE(ended) << "after " << step << " steps";
-    clock.Advance(absl::Milliseconds(62));
+    fake_clock_.Advance(absl::Milliseconds(62));
   }
   EXPECT_TRUE(WaitUntil([&] {
-    clock.Advance(absl::Milliseconds(1));
+    fake_clock_.Advance(absl::Milliseconds(1));
     return ended.load();
   }));
   verifier.join();
 }
 
+INSTANTIATE_TEST_SUITE_P(Tiers, BlobStallTest, ::testing::Values("ram", "ram_file", "disk"),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Tiers, BlobTransferTest, ::testing::Values("ram", "ram_file", "disk"),
                          [](const auto& info) { return info.param; });
 

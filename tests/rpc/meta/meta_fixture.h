@@ -34,6 +34,8 @@ class MetaRpcTest : public ::testing::Test {
   void Start(MetaServerOptions options = {}) {
     options.server.listen = "127.0.0.1:0";
     options.loop.arbiter.incarnation_id = RandomId<InstanceId>();
+    // A FakeStore says nothing unasked, and a test may take long.
+    options.loop.arbiter.limits.store_silence_max = absl::InfiniteDuration();
     auto meta = MetaServer::Start(options, clock_);
     ASSERT_TRUE(meta.ok()) << meta.status();
     meta_ = *std::move(meta);

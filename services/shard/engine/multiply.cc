@@ -1,6 +1,7 @@
 #include "services/shard/engine/multiply.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "services/shard/engine/activations.h"
@@ -108,9 +109,6 @@ MultiplyScratch& MultiplyScratch::operator=(MultiplyScratch&&) noexcept = defaul
 
 namespace {
 
-// So many tiles take panels as they are; of more, each panel is widened first.
-constexpr size_t kDirectTilesMax = 4;
-
 // Few tiles: each panel is read once, and stays in the cache for all of them.
 void MultiplyDirect(ComputePool& pool, MultiplyScratch::Buffers& buffers, const Numerics& numerics,
                     absl::Span<const Product> products) {
@@ -185,7 +183,12 @@ void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numer
   if (rows == 0) return;
   MultiplyScratch::Buffers& buffers = scratch.buffers();
   const size_t columns = products[0].weights->columns();
-  const bool direct = rows <= kDirectRowsMax * kDirectTilesMax;
+  size_t direct_tiles_max = std::numeric_limits<size_t>::max();
+  for (const Product& product : products) {
+    direct_tiles_max =
+        std::min(direct_tiles_max, WayOf(numerics, *product.weights).kernels.direct_tiles_max);
+  }
+  const bool direct = (rows + kDirectRowsMax - 1) / kDirectRowsMax <= direct_tiles_max;
   const size_t tile_rows = direct ? kDirectRowsMax : MatmulKernelsOf(numerics.set).tile_rows;
   const size_t tiles = (rows + tile_rows - 1) / tile_rows;
   buffers.activations.Set(x, rows, columns, tiles,

@@ -35,8 +35,9 @@ struct Product {
 // out = x W^T for several matrices that share x: [rows, columns]; at least one product, all of the
 // same number of columns. The bits of a row of `out` depend on its row of x, on the weights and on
 // the id of the numerics: not on the other rows, on threads, or on the set of instructions. NaN and
-// infinities stay in their row. No heap allocation once `scratch` has grown. Few rows are memory
-// bound: the weights are read once for up to 32 rows.
+// infinities stay in their row. No heap allocation once `scratch` has grown. Up
+// to 32 rows, or 128 where registers are many, take weights as they are; for more rows each panel
+// is widened first.
 void Multiply(ComputePool& pool, MultiplyScratch& scratch, const Numerics& numerics, const float* x,
               size_t rows, absl::Span<const Product> products);
 

@@ -25,7 +25,8 @@
 
 namespace kvmesh::shard {
 
-// Heights of the tiles that `multiply` has kernels for; a tile of another height is filled up.
+// Heights of the tiles that `multiply` has kernels for, at most kDirectRowsMax rows; a tile of
+// another height is filled up.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr size_t kDirectHeights[] = {1, 8};  // the others differ in a loop's length only
 #else
@@ -56,14 +57,17 @@ using MultiplyPanel = void (*)(const PanelProduct& product);
 using WidenPanel = void (*)(const uint8_t* panel, size_t columns, uint8_t* widened);
 
 struct MatmulKernels {
-  // Widen weights in registers, anew for every tile: for products of one tile. [type][height - 1],
-  // null where the height is not among kDirectHeights.
+  // Widen weights in registers, anew for every tile: for products of up to direct_tiles_max tiles,
+  // which find a panel in the cache after the first. [type][height - 1], null where the height is
+  // not among kDirectHeights.
   MultiplyPanel multiply[model::kWeightTypeCount][kDirectRowsMax];
-  // The panel widened once, for products of many tiles. Null for f32, whose panels are as widened.
+  // The panel widened once, for products of more tiles. Null for f32, whose panels are as widened.
   WidenPanel widen[model::kWeightTypeCount];
   MultiplyPanel multiply_widened[model::kWeightTypeCount][kTileRowsMax];
   // Heights of the tiles of multiply_widened: from half of it, rounded up, to tile_rows.
   size_t tile_rows;
+  // So many tiles are faster with panels as they are.
+  size_t direct_tiles_max;
 };
 
 // Groups of [scale, minimum if there are any, values], each [.., 32 outputs] of f32.

@@ -10,6 +10,7 @@ namespace {
 
 // At most 12 sums of the 16 registers.
 constexpr size_t kTileRows = 6;
+constexpr size_t kDirectTilesMax = 4;
 constexpr size_t VectorsTogether(size_t rows) {
   return rows == 1 ? 4 : rows <= 6 ? 2 : 1;
 }

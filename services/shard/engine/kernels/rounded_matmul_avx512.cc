@@ -10,6 +10,7 @@ namespace {
 
 // 24 sums, and registers to spare for weights and x.
 constexpr size_t kTileRows = 12;
+constexpr size_t kDirectTilesMax = 4;
 constexpr size_t VectorsTogether(size_t rows) {
   return 2;
 }

@@ -28,11 +28,13 @@ struct Shape {
   size_t columns;
 };
 
-// Both sides of every boundary: panels of 32, tiles of 8 and 6 or 12, groups of 16, 32 and 256.
+// Both sides of every boundary: panels of 32, tiles of 8 and 6 or 12, groups of 16, 32 and 256,
+// rows that take panels as they are (32 or 128) and more.
 std::vector<Shape> ShapesFor(WeightType type) {
-  std::vector<Shape> shapes = {{1, 1, 256},  {1, 33, 512}, {2, 32, 256}, {3, 31, 512},
-                               {5, 64, 256}, {8, 70, 512}, {9, 33, 256}, {13, 32, 512},
-                               {25, 5, 256}, {60, 40, 768}};
+  std::vector<Shape> shapes = {{1, 1, 256},   {1, 33, 512}, {2, 32, 256},  {3, 31, 512},
+                               {5, 64, 256},  {8, 70, 512}, {9, 33, 256},  {13, 32, 512},
+                               {25, 5, 256},  {32, 2, 256}, {33, 40, 768}, {128, 3, 256},
+                               {129, 33, 512}};
   const size_t block = model::InfoOf(type).block_size;
   if (block <= 32) shapes.insert(shapes.end(), {{1, 40, 32}, {7, 3, 96}, {12, 33, 288}});
   if (block == 1) {
@@ -144,7 +146,7 @@ TEST_P(MatmulTest, ARowHasTheSameBitsAloneAndAmongOthersInAnyOrder) {
 
 TEST_P(MatmulTest, ThreadsDoNotChangeABit) {
   const TestWeights weights(type(), 300, 256, 10);
-  for (const size_t rows : {1u, 5u, 50u}) {
+  for (const size_t rows : {1u, 5u, 50u, 140u}) {
     const std::vector<float> x = RandomFloats(rows * 256, 11);
     ComputePool one(1, [] {});
     ComputePool several(5, [] {});
@@ -241,7 +243,7 @@ TEST_P(MatmulOfType, AllSetsOfInstructionsGiveTheSameBits) {
   ComputePool pool(2, [] {});
   size_t sets = 0;
   for (const bool rounds : {true, false}) {
-    for (const size_t rows : {1u, 6u, 40u}) {
+    for (const size_t rows : {1u, 6u, 40u, 140u}) {
       const TestWeights weights(GetParam(), 100, 768, 14);
       const std::vector<float> x = RandomFloats(rows * 768, 15);
       std::vector<float> first;

@@ -50,6 +50,7 @@ BlockAttention::BlockAttention(ComputePool& pool, const StepKernels& kernels,
 }
 
 void BlockAttention::Run(absl::Span<const LayerRow> rows, const float* query, float* out) {
+  ++run_;
   Plan(rows);
   if (rows.size() == 1 && (rows[0].position + 1) * heads_ < kSharedScoresMin) {
     for (const Task& task : tasks_) RunTask(task, rows, query, out, scratch_[0]);
@@ -121,7 +122,15 @@ void BlockAttention::PlanByRows(size_t first_row, size_t rows, size_t part) {
 
 void BlockAttention::RunTask(const Task& task, absl::Span<const LayerRow> rows, const float* query,
                              float* out, Scratch& scratch) {
-  BeginHeads(task, query, scratch);
+  const Begun begun{.run = run_,
+                    .first_row = task.first_row,
+                    .rows = task.rows,
+                    .first_part = task.first_part,
+                    .parts = task.parts};
+  if (scratch.begun != begun) {
+    BeginHeads(task, query, scratch);
+    scratch.begun = begun;
+  }
   const size_t chunks = ChunksUpTo(rows[task.first_row + task.rows - 1].position);
   if (task.slot != kNoSlot) {
     for (size_t i = 0; i < task.parts; ++i) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -53,8 +54,18 @@ class BlockAttention {
     size_t slot;
     size_t chunks;
   };
+  // What the heads of a scratch were begun for: the chunks of a row share it.
+  struct Begun {
+    uint64_t run = 0;
+    size_t first_row = 0;
+    size_t rows = 0;
+    size_t first_part = 0;
+    size_t parts = 0;
+    bool operator==(const Begun&) const = default;
+  };
   // What one thread needs.
   struct Scratch {
+    Begun begun;
     std::vector<AttentionHead> heads;  // [parts]
     std::vector<float> queries;        // [parts, head_dim, kAttentionQueriesMax]
     std::vector<float> scores;         // [parts, kAttentionQueriesMax, kAttentionChunk]
@@ -98,6 +109,7 @@ class BlockAttention {
   std::vector<Join> joins_;
   std::vector<float> slots_;
   size_t slots_used_ = 0;
+  uint64_t run_ = 0;  // counts
 };
 
 }  // namespace kvmesh::shard

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "common/base/limits.h"
+#include "common/base/sha256.h"
 #include "echo/echo.grpc.pb.h"
 
 namespace kvmesh::bench {
@@ -45,12 +46,23 @@ class EchoServiceImpl final : public v1::EchoService::CallbackService {
                                  const kvmesh::v1::LookupRequest* /*request*/,
                                  kvmesh::v1::LookupResponse* response) override {
     *response = response_;
+    return Done(context);
+  }
+  grpc::ServerUnaryReactor* HashAndEcho(grpc::CallbackServerContext* context,
+                                        const kvmesh::v1::LookupRequest* request,
+                                        kvmesh::v1::LookupResponse* response) override {
+    *response = response_;
+    response->mutable_row()->set_tokens_sha256(std::string(Sha256Of(request->text()).bytes()));
+    return Done(context);
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
 
- private:
   const kvmesh::v1::LookupResponse response_ = TypicalResponse();
 };
 

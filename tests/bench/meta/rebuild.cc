@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <thread>
 
 #include "tests/bench/meta/bench_parts.h"
@@ -11,14 +12,14 @@
 namespace kvmesh::bench {
 namespace {
 
-// Beside the lookups: how long a command waits for the arbiter's thread.
-class CommandProbe {
+// Beside the lookups: how long an action takes, again and again.
+class Probe {
  public:
-  explicit CommandProbe(kvmesh::v1::MetaService::Stub& stub)
-      : thread_([this, &stub] {
+  explicit Probe(std::function<void()> action)
+      : thread_([this, action = std::move(action)] {
           while (!stop_.load()) {
             const double start = Now();
-            StatsOf(stub);
+            action();
             latencies_us_.push_back((Now() - start) * 1e6);
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
           }
@@ -36,14 +37,17 @@ class CommandProbe {
 };
 
 void Print(const char* what, const ServerProcess& meta, double cpu_before, LoadResult lookups,
-           std::vector<double> commands) {
+           std::vector<double> commands, std::vector<double> naps) {
   std::printf(
       "%s: %.1f s, %.1f s of the arbiter's CPU; meanwhile %zu lookups: p50 %.0f us, p99 %.0f us, "
-      "most %.0f us; %zu commands: p50 %.0f us, p99 %.0f us, most %.0f us\n",
+      "most %.0f us; %zu commands: p50 %.0f us, p99 %.0f us, most %.0f us; a thread of the bench "
+      "that "
+      "sleeps 1 ms: p99 %.0f us, most %.0f us\n",
       what, lookups.seconds, meta.CpuSeconds() - cpu_before, lookups.latencies_us.size(),
       Percentile(lookups.latencies_us, 0.5), Percentile(lookups.latencies_us, 0.99),
       Percentile(lookups.latencies_us, 1), commands.size(), Percentile(commands, 0.5),
-      Percentile(commands, 0.99), Percentile(commands, 1));
+      Percentile(commands, 0.99), Percentile(commands, 1), Percentile(naps, 0.99),
+      Percentile(naps, 1));
 }
 
 }  // namespace
@@ -61,7 +65,9 @@ void BenchRebuild(const PartOptions& options) {
   const auto run = [&](const char* what, uint32_t rows) {
     std::atomic<bool> done{false};
     const double cpu = meta->CpuSeconds();
-    CommandProbe probe(*probe_stub);
+    Probe commands([&probe_stub] { StatsOf(*probe_stub); });
+    // How long the machine lets a thread wait that needs nothing else.
+    Probe naps([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
     std::thread attaching([&] {
       store.Attach(Connect(meta->address()), rows, [&](uint32_t i) { return corpus.Row(i); });
       AwaitTrue("the rows", [&] { return Serves(*stub, rows); });
@@ -71,7 +77,7 @@ void BenchRebuild(const PartOptions& options) {
         look, 1, options.lookups_per_second / 5, [&done] { return done.load(); }, requests,
         /*must_find=*/false);
     attaching.join();
-    Print(what, *meta, cpu, std::move(lookups), probe.Stop());
+    Print(what, *meta, cpu, std::move(lookups), commands.Stop(), naps.Stop());
   };
   std::printf("%u rows of two slabs in one store\n", options.rows);
   run("rebuild from the inventory", options.rows);

@@ -40,8 +40,10 @@ void BenchThroughput(const PartOptions& options) {
   const StartCall bare = [&](size_t i, auto* context, auto* request, auto* response, auto done) {
     echoes[i]->async()->Echo(context, request, response, std::move(done));
   };
-  Series echo_calls, lookup_calls;
-  std::vector<double> ratios;
+  const StartCall hashing = [&](size_t i, auto* context, auto* request, auto* response, auto done) {
+    echoes[i]->async()->HashAndEcho(context, request, response, std::move(done));
+  };
+  Series echo_calls, hashing_calls, lookup_calls;
   for (int round = 0; round <= options.rounds; ++round) {
     const auto measure = [&](const StartCall& start, const ServerProcess& server, Series* series) {
       const double server_before = server.CpuSeconds();
@@ -58,18 +60,23 @@ void BenchThroughput(const PartOptions& options) {
       series->client_us.push_back(us_a_call(OwnCpuSeconds() - client_before));
     };
     measure(bare, *echo, &echo_calls);
+    measure(hashing, *echo, &hashing_calls);
     measure(look, *meta, &lookup_calls);
-    if (round > 0) ratios.push_back(lookup_calls.rates.back() / echo_calls.rates.back());
   }
-  std::printf(
-      "throughput: Lookup %.0f/s, echo %.0f/s, ratio %.2f; CPU of server and client %.1f and %.1f "
-      "us "
-      "a lookup, %.1f and %.1f an echo (%u rows, prompts of %u bytes, %d connections of %d "
-      "calls)\n",
-      Median(lookup_calls.rates), Median(echo_calls.rates), Median(ratios),
-      Median(lookup_calls.server_us), Median(lookup_calls.client_us), Median(echo_calls.server_us),
-      Median(echo_calls.client_us), options.rows, options.prompt_bytes, options.connections,
-      options.in_flight);
+  std::printf("throughput (%u rows, prompts of %u bytes, %d connections of %d calls):\n",
+              options.rows, options.prompt_bytes, options.connections, options.in_flight);
+  const auto print = [&](const char* what, const Series& series) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < series.rates.size(); ++i) {
+      ratios.push_back(series.rates[i] / echo_calls.rates[i]);
+    }
+    std::printf(
+        "  %s: %.0f/s, %.2f of the echo; CPU of server and client %.1f and %.1f us a call\n", what,
+        Median(series.rates), Median(ratios), Median(series.server_us), Median(series.client_us));
+  };
+  print("echo", echo_calls);
+  print("echo after SHA-256 of the prompt", hashing_calls);
+  print("Lookup", lookup_calls);
 }
 
 }  // namespace kvmesh::bench

@@ -13,7 +13,7 @@
 namespace kvmesh::shard {
 namespace {
 
-constexpr size_t kLanes = 16;
+inline constexpr size_t kLanes = 16;
 
 #if defined(__AVX512F__)
 

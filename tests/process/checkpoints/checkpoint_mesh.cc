@@ -158,6 +158,27 @@ void CheckpointMesh::AwaitReady() {
       << MetaStats().ShortDebugString();
 }
 
+void CheckpointMesh::Connect() {
+  for (size_t i = 0; i < routers_.size(); ++i) {
+    EXPECT_TRUE(Ask(AskFor(PromptText(absl::StrCat("connects ", i))), i).status.ok());
+  }
+  AwaitSaved();
+  EvictAll();
+}
+
+void CheckpointMesh::EvictAll() {
+  auto stub = v1::MetaService::NewStub(rpc::MakeChannel(meta_->address()));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::EvictRowsRequest request;
+  request.set_all(true);
+  v1::EvictRowsResponse response;
+  const grpc::Status status = stub->EvictRows(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(response.row_count(), 0U);
+  EXPECT_TRUE(WaitUntil([this] { return Rows().empty(); }));
+}
+
 bool CheckpointMesh::IsIdle() const {
   return std::all_of(routers_.begin(), routers_.end(),
                      [](const auto& router) { return process_testing::IsIdle(StatusOf(*router)); });

@@ -51,6 +51,9 @@ class CheckpointMesh {
   void StopShardsAndRouters();
   // Until the routers have a route, and the arbiter knows what the stores hold.
   void AwaitReady();
+  // Saves something and evicts it again, so that all processes are connected: a connection to one
+  // that is frozen fails before long, where one that is there waits.
+  void Connect();
   // No router has anything under way, nor saves of what is answered still to hand out.
   bool IsIdle() const;
   // Until every save of the answers so far has become rows or nothing.
@@ -75,6 +78,7 @@ class CheckpointMesh {
 
  private:
   std::string WhatIsLeft();
+  void EvictAll();
   std::vector<std::string> ShardCommand(const std::string& layers) const;
   void StartShards(const std::vector<std::string>& layers);
 

@@ -26,6 +26,7 @@ TEST(Crowd, TwoRoutersAndTenClientsOnOnePromptLeaveOneRowOfEachBoundary) {
   MeshPlan plan{.routers = 2};
   plan.shard_flags = {"--kv-max-sessions", "16"};
   CheckpointMesh mesh(plan);
+  mesh.Connect();
   const v1::GenerateRequest request = AskFor(PromptText("a crowd"));
   const std::vector<uint32_t> right = mesh.Ask(Stateless(request)).ids;
   // A store that takes nothing yet keeps the first write under way until all have come.
@@ -45,7 +46,8 @@ TEST(Crowd, TwoRoutersAndTenClientsOnOnePromptLeaveOneRowOfEachBoundary) {
   EXPECT_EQ(mesh.Rows().size(), 2U);
   EXPECT_EQ(keys.size(), 2U);
   for (const std::string reason : {"cold", "finish"}) {
-    EXPECT_EQ(SavesOf(mesh, reason, "started"), 1) << reason;
+    // And what each router saved to be connected.
+    EXPECT_EQ(SavesOf(mesh, reason, "started"), 1 + 2) << reason;
     EXPECT_EQ(SavesOf(mesh, reason, "being_written"), kClients - 1) << reason;
   }
   // And again, all at once from what is stored.

@@ -53,6 +53,7 @@ class Killed : public ::testing::TestWithParam<Victim> {};
 // when the victim dies.
 TEST_P(Killed, DuringASaveItTakesNothingAlong) {
   CheckpointMesh mesh;
+  mesh.Connect();
   const v1::GenerateRequest request = AskFor(PromptText("saves"));
   const std::vector<uint32_t> right = mesh.Ask(Stateless(request)).ids;
   mesh.store().Freeze();

@@ -22,6 +22,7 @@ v1::GenerateRequest FirstTurn() {
 
 TEST(ParentKey, ATurnWaitsForTheSaveOfTheTurnBeforeIt) {
   CheckpointMesh mesh(WaitingFor(60000));
+  mesh.Connect();
   mesh.store().Freeze();
   const Answer first = mesh.Ask(FirstTurn());
   ASSERT_TRUE(first.status.ok()) << first.status;
@@ -44,6 +45,7 @@ TEST(ParentKey, ATurnWaitsForTheSaveOfTheTurnBeforeIt) {
 
 TEST(ParentKey, ASaveThatDoesNotEndIsNotWaitedForLongerThanIsSaid) {
   CheckpointMesh mesh(WaitingFor(300));
+  mesh.Connect();
   mesh.store().Freeze();
   const Answer first = mesh.Ask(FirstTurn());
   ASSERT_TRUE(first.status.ok()) << first.status;

@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel.h"
+#include "common/slab/reader.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "tests/process/checkpoints/checkpoint_mesh.h"
+#include "tests/testing/test_data.h"
 
 namespace kvmesh::process_testing {
 namespace {
@@ -112,9 +114,7 @@ TEST(SaveReason, ColdIsAFullHitHoweverLongAfterThePrefillItsReservationComes) {
   CheckpointMesh mesh(Only("cold"));
   auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
   v1::GenerateRequest request = Verbose(AskFor(PromptText("prefilled long before")));
-  // Its connection is there: one to a process that is silent fails before it answers.
-  ASSERT_TRUE(mesh.Ask(AskFor(PromptText("the first"))).status.ok());
-  mesh.AwaitSaved();
+  mesh.Connect();
   mesh.meta().Freeze();
   const Answer cold = Generate(*stub, request, [&mesh](size_t tokens) {
     if (tokens == 3) mesh.meta().Thaw();
@@ -126,6 +126,57 @@ TEST(SaveReason, ColdIsAFullHitHoweverLongAfterThePrefillItsReservationComes) {
   request = AskFor(request.text());
   ExpectReuse(mesh, request, Reused::kWhole, "disk");
   EXPECT_EQ(mesh.Ask(request).finished.usage().outcome(), "EXACT");
+  mesh.ExpectNothingLeft();
+}
+
+// What slabs hold besides who wrote them when: by layers, the state and the output row.
+std::vector<std::pair<uint32_t, std::string>> StateIn(const std::vector<std::string>& files) {
+  std::vector<std::pair<uint32_t, std::string>> state;
+  for (const std::string& file : files) {
+    const std::string bytes = testing::ReadWholeFile(file);
+    const auto envelope = slab::ReadEnvelope(slab::MemorySource(bytes));
+    EXPECT_TRUE(envelope.ok()) << envelope.status();
+    if (!envelope.ok()) continue;
+    const slab::SlabMeta& meta = envelope->meta;
+    EXPECT_TRUE(meta.last_output.has_value());
+    state.emplace_back(meta.header.layers.begin,
+                       absl::StrCat(bytes.substr(meta.payload_offset(), meta.header.payload_bytes),
+                                    meta.last_output.has_value() ? meta.last_output->bytes : ""));
+  }
+  std::sort(state.begin(), state.end());
+  return state;
+}
+
+// The store takes nothing from before the prefill until the client has a hundred tokens, so that
+// the answer is computed beside an upload that is under way.
+TEST(SaveReason, ColdIsTheStateAtThePromptsEndWhateverIsComputedBesideItsUpload) {
+  CheckpointMesh still(Only("cold"));
+  const std::string prompt = PromptText("in mid-upload");
+  ASSERT_TRUE(still.Ask(AskFor(prompt, 1)).status.ok());
+  still.AwaitSaved();
+  const auto clone = StateIn(still.SlabFiles());
+  ASSERT_EQ(clone.size(), 2U);
+
+  MeshPlan plan = Only("cold");
+  plan.shard_flags = {"--save-timeout", "600"};
+  CheckpointMesh mesh(plan);
+  mesh.Connect();
+  mesh.store().Freeze();
+  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  const Answer answer = Generate(*stub, Verbose(AskFor(prompt)), [&mesh](size_t tokens) {
+    if (tokens == 1) {
+      EXPECT_TRUE(WaitUntil([&mesh] {
+        return mesh.shard(0).Metric("kvmesh_shard_saves_in_flight") == 1 &&
+               mesh.shard(1).Metric("kvmesh_shard_saves_in_flight") == 1;
+      }));
+    }
+    if (tokens == 100) mesh.store().Thaw();
+  });
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  mesh.AwaitSaved();
+  EXPECT_TRUE(StateIn(mesh.SlabFiles()) == clone);
+  ExpectReuse(mesh, AskFor(prompt), Reused::kWhole, "disk");
+  EXPECT_EQ(mesh.Ask(AskFor(prompt)).finished.usage().outcome(), "EXACT");
   mesh.ExpectNothingLeft();
 }
 

@@ -269,7 +269,7 @@ std::string CheckpointMesh::WhatIsLeft() {
   for (const auto& router : routers_) {
     const v1::GetStatusResponse status = StatusOf(*router);
     if (!status.ready()) return absl::StrCat(router->name(), ": ", status.not_ready_reason());
-    if (const std::string runs = WhatRuns(status); !runs.empty()) return runs;
+    if (std::string runs = WhatRuns(status); !runs.empty()) return runs;
   }
   return "";
 }

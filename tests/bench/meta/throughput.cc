@@ -13,6 +13,7 @@ namespace {
 template <typename Stub>
 std::vector<std::unique_ptr<typename Stub::Stub>> StubsOf(const std::string& address, int count) {
   std::vector<std::unique_ptr<typename Stub::Stub>> stubs;
+  stubs.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) stubs.push_back(Stub::NewStub(Connect(address)));
   return stubs;
 }

@@ -4,17 +4,14 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/blob_client.h"
 #include "common/rpc/channel.h"
-#include "services/blob/grpc/blob_codec.h"
 #include "services/blob/grpc/blob_server.h"
+#include "tests/rpc/blob/blob_calls.h"
 #include "tests/testing/fake_arbiter.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/store_fixture.h"
@@ -53,30 +50,9 @@ class AttachTest : public ::testing::TestWithParam<std::string> {
   }
   bool has_files() const { return GetParam() != "ram"; }
 
-  static std::chrono::system_clock::time_point Deadline() {
-    return std::chrono::system_clock::now() + std::chrono::seconds(60);
-  }
-  static bool WaitUntil(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
-  static v1::PutHeader Header(const testing::RandomSlab& slab) {
-    v1::PutHeader header;
-    *header.mutable_slab() = IdOf(slab);
-    header.set_tokens_sha256(std::string(slab.meta.tokens_sha256.bytes()));
-    header.set_size_bytes(slab.bytes.size());
-    header.set_payload_crc32c(slab.meta.payload_crc32c());
-    return header;
-  }
   static v1::SlabId IdOf(const testing::RandomSlab& slab) { return EncodeName(NameOf(slab.meta)); }
   absl::Status Put(const testing::RandomSlab& slab) {
-    return rpc::PutSlab(channel_, Header(slab), rpc::SlabBytes::Of(slab.bytes), absl::Seconds(60))
-        .status();
+    return rpc::PutSlab(channel_, Header(slab), rpc::SlabBytes::Of(slab.bytes), kTimeout).status();
   }
   static Command DeleteOf(const testing::RandomSlab& slab) {
     Command command;

@@ -4,37 +4,19 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/blob_client.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
-#include "services/blob/grpc/blob_codec.h"
 #include "services/blob/grpc/blob_server.h"
+#include "tests/rpc/blob/blob_calls.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/store_fixture.h"
 
 namespace kvmesh::blob {
-
-inline constexpr absl::Duration kTimeout = absl::Seconds(60);
-
-inline std::chrono::system_clock::time_point Deadline() {
-  return std::chrono::system_clock::now() + std::chrono::seconds(60);
-}
-
-inline bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 class BlobServiceTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -53,14 +35,6 @@ class BlobServiceTest : public ::testing::TestWithParam<std::string> {
     channel_ = rpc::MakeChannel(absl::StrCat("127.0.0.1:", blob_->port()));
     ASSERT_TRUE(channel_->WaitForConnected(Deadline()));
     stub_ = v1::BlobService::NewStub(channel_);
-  }
-  static v1::PutHeader Header(const testing::RandomSlab& slab) {
-    v1::PutHeader header;
-    *header.mutable_slab() = EncodeName(NameOf(slab.meta));
-    header.set_tokens_sha256(std::string(slab.meta.tokens_sha256.bytes()));
-    header.set_size_bytes(slab.bytes.size());
-    header.set_payload_crc32c(slab.meta.payload_crc32c());
-    return header;
   }
   absl::StatusOr<v1::PutResponse> Put(const testing::RandomSlab& slab) {
     return rpc::PutSlab(channel_, Header(slab), rpc::SlabBytes::Of(slab.bytes), kTimeout);

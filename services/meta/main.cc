@@ -120,7 +120,7 @@ int Main(int argc, char** argv) {
   if (const absl::Status finished = Finish(flags); !finished.ok()) {
     return Fail(finished, rpc::kExitUsage);
   }
-  rpc::InitProcess(argv[0], flags.service.log_level);
+  rpc::InitService(argv[0], flags.service);
 
   const MonotonicClock clock;
   auto meta = MetaServer::Start(flags.meta, clock);

@@ -10,7 +10,8 @@ Arbiter::Arbiter(const ArbiterOptions& options)
     : ledger_(options),
       rows_(ledger_),
       room_(ledger_, rows_),
-      reservations_(ledger_, rows_, room_),
+      quotas_(ledger_, rows_),
+      reservations_(ledger_, rows_, room_, quotas_),
       attachments_(ledger_, rows_, reservations_),
       readers_(ledger_, rows_, reservations_, attachments_),
       evictions_(ledger_, rows_) {}
@@ -65,7 +66,7 @@ void Arbiter::Settle() {
 }
 
 bool Arbiter::HasMore() const {
-  return attachments_.HasMore() || room_.HasMore() || evictions_.HasMore();
+  return attachments_.HasMore() || room_.HasMore() || quotas_.HasMore() || evictions_.HasMore();
 }
 
 void Arbiter::Do(const Abandon& command) {
@@ -77,6 +78,7 @@ void Arbiter::Do(const Abandon& command) {
 void Arbiter::Do(const GoOn&) {
   attachments_.GoOn();
   room_.GoOn();
+  quotas_.GoOn();
   evictions_.GoOn();
 }
 

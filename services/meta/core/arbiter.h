@@ -12,6 +12,8 @@
 // - a store's bytes are the sums over its slabs by state; none is free before the store's answer;
 // - what is granted never passes a store's budget, in-flight, deleting and quarantined bytes
 //   included;
+// - what is granted never passes a quota, in-flight and waiting bytes included, that was known
+//   before; one that is lowered is met by evictions;
 // - no leased row, and none that is being written, is a victim;
 // - at most one live ROW reservation per key, at most one row per end key;
 // - a row is open (RowOpened without RowClosed) exactly while live slabs of one tokenisation, of
@@ -98,6 +100,7 @@ class Arbiter {
   Ledger ledger_;
   Rows rows_;
   Room room_;
+  Quotas quotas_;
   Reservations reservations_;
   Attachments attachments_;
   Readers readers_;

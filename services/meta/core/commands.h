@@ -80,7 +80,7 @@ struct Abandon {
 // ---- Writers ----
 
 // Reply: ReservationGrant, or InvalidArgument, AlreadyExists, Aborted BEING_WRITTEN or DELETING,
-// ResourceExhausted NO_ROOM, TOO_LARGE or TOO_MANY_RESERVATIONS, Unavailable NO_STORE.
+// ResourceExhausted NO_ROOM, TOO_LARGE, QUOTA or TOO_MANY_RESERVATIONS, Unavailable NO_STORE.
 struct Reserve {
   Ticket ticket{0};
   RequestId request;
@@ -92,6 +92,8 @@ struct Reserve {
   slab::SaveReason reason = slab::SaveReason::kCold;
   std::optional<Tier> tier;  // in place of the policy's
   absl::Duration room_wait;
+  // What the namespace may have in all stores, 0: anything. None: as the last one said.
+  std::optional<uint64_t> namespace_bytes_max;
   WriteId write_id;  // fresh and random: used if the reservation is made
 };
 

@@ -6,12 +6,6 @@
 #include "services/meta/core/errors.h"
 
 namespace kvmesh::meta {
-namespace {
-
-// Groups that cost about as much to pass over as one to evict.
-constexpr size_t kOthersPerGroup = 16;
-
-}  // namespace
 
 void Evictions::Apply(const EvictRows& command) {
   if (!command.keys.empty()) {
@@ -56,21 +50,12 @@ void Evictions::EvictKeys(UnderWay& eviction) {
 }
 
 bool Evictions::Step(UnderWay& eviction) {
-  const SlabTable& slabs = ledger_.slabs;
   std::optional<NamespaceId> only;
   if (eviction.command.key_namespace.has_value()) {
     only = ledger_.namespaces.Find(*eviction.command.key_namespace);
     if (!only.has_value()) return true;
   }
-  size_t left = ledger_.limits().step_slabs * kOthersPerGroup;
-  while (left > 0 && eviction.next < slabs.group_bound()) {
-    const GroupIndex group = eviction.next++;
-    const bool its =
-        slabs.has_group(group) && (!only.has_value() || slabs.group(group).key_namespace == *only);
-    if (its) Evict(eviction, group);
-    left -= std::min(left, its ? kOthersPerGroup : 1);
-  }
-  return eviction.next >= slabs.group_bound();
+  return eviction.walk.Step(ledger_, only, [&](GroupIndex group) { Evict(eviction, group); });
 }
 
 void Evictions::Evict(UnderWay& eviction, GroupIndex group) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 
+#include "services/meta/core/group_walk.h"
 #include "services/meta/core/rows.h"
 
 namespace kvmesh::meta {
@@ -25,7 +26,7 @@ class Evictions {
   struct UnderWay {
     EvictRows command;
     EvictResult result;
-    GroupIndex next = 0;
+    GroupWalk walk;
   };
 
   void EvictKeys(UnderWay& eviction);

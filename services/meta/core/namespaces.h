@@ -32,11 +32,21 @@ class Namespaces {
   uint32_t model_layers(NamespaceId id) const { return At(id).model_layers; }
   void set_model_layers(NamespaceId id, uint32_t layers) { At(id).model_layers = layers; }
 
+  // What it may have in all stores (Quotas); 0: no limit is known.
+  uint64_t bytes_max(NamespaceId id) const { return At(id).bytes_max; }
+  void set_bytes_max(NamespaceId id, uint64_t bytes) { At(id).bytes_max = bytes; }
+  // Of its reservations that wait for room.
+  uint64_t waiting_bytes(NamespaceId id) const { return At(id).waiting_bytes; }
+  void AddWaiting(NamespaceId id, uint64_t bytes) { At(id).waiting_bytes += bytes; }
+  void RemoveWaiting(NamespaceId id, uint64_t bytes) { At(id).waiting_bytes -= bytes; }
+
  private:
   struct Entry {
     slab::KeyNamespace key_namespace;
     uint32_t model_layers = 0;
     uint64_t holders = 0;
+    uint64_t bytes_max = 0;
+    uint64_t waiting_bytes = 0;
   };
   Entry& At(NamespaceId id) { return entries_[static_cast<uint32_t>(id)]; }
   const Entry& At(NamespaceId id) const { return entries_[static_cast<uint32_t>(id)]; }

@@ -28,7 +28,7 @@ struct ArbiterLimits {
   absl::Duration store_ping_wait = absl::Seconds(5);
   absl::Duration store_forget = absl::Seconds(600);  // a lost store's slabs
   absl::Duration use_report_interval = absl::Seconds(60);
-  double high_watermark = 0.90;  // of a store's budget
+  double high_watermark = 0.90;  // of a store's budget, or a namespace's quota
   double low_watermark = 0.80;
   size_t leases_max = 65536;
   size_t reservations_max = 4096;
@@ -40,6 +40,14 @@ struct ArbiterLimits {
   // What one command does at most of that which may be any amount; GoOn does the rest.
   size_t step_slabs = 64;
 };
+
+// Of a store's budget, or of a quota.
+inline uint64_t HighOf(uint64_t bytes, const ArbiterLimits& limits) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) * limits.high_watermark);
+}
+inline uint64_t LowOf(uint64_t bytes, const ArbiterLimits& limits) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) * limits.low_watermark);
+}
 
 struct ArbiterOptions {
   InstanceId incarnation_id;

@@ -17,6 +17,12 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
 
+uint64_t BytesOf(const std::vector<WritePart>& parts) {
+  uint64_t bytes = 0;
+  for (const WritePart& part : parts) bytes += part.bytes();
+  return bytes;
+}
+
 }  // namespace
 
 // ---- Requests ----
@@ -37,6 +43,13 @@ void Reservations::Apply(const Reserve& command) {
     const uint64_t pages = (range.size_bytes + kPageBytes - 1) / kPageBytes;
     parts.push_back({.layers = range.layers, .pages = static_cast<uint32_t>(pages)});
   }
+  const uint64_t quota = quotas_.Learn(command);
+  if (absl::Status admitted = quotas_.Admit(command.key_namespace, quota, BytesOf(parts));
+      !admitted.ok()) {
+    ledger_.Count("reservations_over_quota");
+    ledger_.Answer(command.ticket, std::move(admitted));
+    return;
+  }
   const std::vector<Tier> tiers = command.tier.has_value()
                                       ? std::vector<Tier>{*command.tier}
                                       : ledger_.options.tiers.Of(command.reason);
@@ -45,7 +58,7 @@ void Reservations::Apply(const Reserve& command) {
     ledger_.Answer(command.ticket, std::move(chosen));
     return;
   }
-  Add(command, std::move(parts));
+  quotas_.OnReserved(Add(command, std::move(parts)), quota);
 }
 
 absl::Status Reservations::Check(const Reserve& command) const {
@@ -140,7 +153,7 @@ absl::Status Reservations::CheckKey(const Reserve& command) const {
   return absl::OkStatus();
 }
 
-void Reservations::Add(const Reserve& command, std::vector<WritePart> parts) {
+NamespaceId Reservations::Add(const Reserve& command, std::vector<WritePart> parts) {
   const GroupIndex group = rows_.OpenWrite(command.key_namespace, command.key);
   rows_.LearnModelLayers(command.key_namespace, command.model_layers);
   const uint64_t serial = next_serial_++;
@@ -165,6 +178,9 @@ void Reservations::Add(const Reserve& command, std::vector<WritePart> parts) {
   by_ticket_[command.ticket] = serial;
   waiting_.insert(serial);
   expiry_.Add(reservation.ends, serial);
+  const NamespaceId id = ledger_.slabs.group(group).key_namespace;
+  ledger_.namespaces.AddWaiting(id, BytesOf(reservation.parts));
+  return id;
 }
 
 void Reservations::Apply(const CancelReservation& command) {
@@ -281,6 +297,8 @@ void Reservations::StopWaiting(Reservation& reservation) {
     ledger_.StoreAt(part.store).waiting_bytes -= part.bytes();
     ledger_.RoomChanged(part.store);
   }
+  ledger_.namespaces.RemoveWaiting(ledger_.slabs.group(reservation.group).key_namespace,
+                                   BytesOf(reservation.parts));
 }
 
 void Reservations::Refuse(Reservation& reservation, const absl::Status& status) {

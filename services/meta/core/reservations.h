@@ -13,14 +13,15 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "services/meta/core/expiry_queue.h"
+#include "services/meta/core/quotas.h"
 #include "services/meta/core/room.h"
 
 namespace kvmesh::meta {
 
 class Reservations {
  public:
-  Reservations(Ledger& ledger, Rows& rows, Room& room)
-      : ledger_(ledger), rows_(rows), room_(room) {}
+  Reservations(Ledger& ledger, Rows& rows, Room& room, Quotas& quotas)
+      : ledger_(ledger), rows_(rows), room_(room), quotas_(quotas) {}
 
   void Apply(const Reserve& command);
   void Apply(const CancelReservation& command);
@@ -72,7 +73,7 @@ class Reservations {
   bool HasSlabs(const Sha256Digest& key, const WriteId& write_id) const;
   // Whether the request is known, and answered.
   bool Repeat(const Reserve& command);
-  void Add(const Reserve& command, std::vector<WritePart> parts);
+  NamespaceId Add(const Reserve& command, std::vector<WritePart> parts);
   void Grant(Reservation& reservation);
   bool Fits(const Reservation& reservation) const;
   static bool IsBehind(const std::set<StoreSlot>& blocked, const Reservation& reservation);
@@ -91,6 +92,7 @@ class Reservations {
   Ledger& ledger_;
   Rows& rows_;
   Room& room_;
+  Quotas& quotas_;
   uint64_t next_serial_ = 1;
   std::map<uint64_t, Reservation> all_;  // by serial
   absl::flat_hash_map<WriteId, uint64_t> by_write_;

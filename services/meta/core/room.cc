@@ -12,10 +12,6 @@ uint64_t Above(uint64_t bytes, uint64_t taken) {
   return bytes > taken ? bytes - taken : 0;
 }
 
-uint64_t Share(uint64_t bytes, double share) {
-  return static_cast<uint64_t>(static_cast<double>(bytes) * share);
-}
-
 }  // namespace
 
 // What eviction cannot free: writes, leased rows, quarantine.
@@ -98,9 +94,9 @@ void Room::Evict(StoreSlot slot) {
     return account.live_bytes + account.reserved_bytes + store.waiting_bytes +
            store.quarantined_bytes;
   };
-  const uint64_t high = Share(store.budget_bytes, ledger_.limits().high_watermark);
+  const uint64_t high = HighOf(store.budget_bytes, ledger_.limits());
   if (staying() <= high && !on_its_way) return;
-  const uint64_t low = Share(store.budget_bytes, ledger_.limits().low_watermark);
+  const uint64_t low = LowOf(store.budget_bytes, ledger_.limits());
   const uint64_t fixed = Fixed(slot);
   uint64_t target = low;
   if (fixed > low) target = fixed <= high ? high : store.budget_bytes;

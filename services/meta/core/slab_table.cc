@@ -51,9 +51,12 @@ void SlabTable::RemoveSlab(SlabIndex slab) {
   slabs_.Remove(slab);
 }
 
+// The groups are of one key, and so of one namespace, unless a store says otherwise.
 void SlabTable::MoveSlab(SlabIndex slab, GroupIndex to) {
+  Uncount(slabs_[slab]);
   Unlink(slab);
   Link(slab, to);
+  Count(slabs_[slab]);
 }
 
 void SlabTable::SetState(SlabIndex slab, SlabState state) {
@@ -99,6 +102,11 @@ StoreAccount SlabTable::Account(StoreSlot store) const {
   return slot < accounts_.size() ? accounts_[slot] : StoreAccount();
 }
 
+uint64_t SlabTable::BytesOf(NamespaceId key_namespace) const {
+  const auto id = static_cast<size_t>(key_namespace);
+  return id < namespace_bytes_.size() ? namespace_bytes_[id] : 0;
+}
+
 void SlabTable::Link(SlabIndex slab, GroupIndex group) {
   Slab& it = slabs_[slab];
   it.group = group;
@@ -119,6 +127,7 @@ void SlabTable::Unlink(SlabIndex slab) {
 
 void SlabTable::Count(const Slab& slab) {
   StoreAccount& account = MutableAccount(slab.store);
+  if (slab.state != SlabState::kDeleting) MutableBytes(slab) += slab.bytes();
   switch (slab.state) {
     case SlabState::kReserved:
       account.reserved_bytes += slab.bytes();
@@ -135,6 +144,7 @@ void SlabTable::Count(const Slab& slab) {
 
 void SlabTable::Uncount(const Slab& slab) {
   StoreAccount& account = MutableAccount(slab.store);
+  if (slab.state != SlabState::kDeleting) MutableBytes(slab) -= slab.bytes();
   switch (slab.state) {
     case SlabState::kReserved:
       account.reserved_bytes -= slab.bytes();
@@ -153,6 +163,12 @@ StoreAccount& SlabTable::MutableAccount(StoreSlot store) {
   const auto slot = static_cast<size_t>(store);
   if (slot >= accounts_.size()) accounts_.resize(slot + 1);
   return accounts_[slot];
+}
+
+uint64_t& SlabTable::MutableBytes(const Slab& slab) {
+  const auto id = static_cast<size_t>(groups_[slab.group].key_namespace);
+  if (id >= namespace_bytes_.size()) namespace_bytes_.resize(id + 1);
+  return namespace_bytes_[id];
 }
 
 }  // namespace kvmesh::meta

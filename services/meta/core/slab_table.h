@@ -2,8 +2,9 @@
 // Knows no policy; what a group's kind means is for Rows to say.
 //
 // Sized for millions: 112 bytes a group, 40 a slab, some 10 of index a group. Not thread-safe.
-// Invariants: a store's account is the sum over its slabs; the slabs of a group ascend by first
-// layer; a group is found under its key as long as it lives.
+// Invariants: a store's account is the sum over its slabs, a namespace's bytes the sum over its
+// live and reserved ones; the slabs of a group ascend by first layer; a group is found under its
+// key as long as it lives.
 #pragma once
 
 #include <cstdint>
@@ -111,6 +112,8 @@ class SlabTable {
   std::vector<SlabIndex> SlabsOf(GroupIndex group) const;
   SlabName NameOf(SlabIndex slab) const;
   StoreAccount Account(StoreSlot store) const;
+  // Live and reserved, in all stores.
+  uint64_t BytesOf(NamespaceId key_namespace) const;
 
  private:
   // Groups filed by the key each has, so that the index holds four bytes of them.
@@ -133,11 +136,13 @@ class SlabTable {
   void Count(const Slab& slab);
   void Uncount(const Slab& slab);
   StoreAccount& MutableAccount(StoreSlot store);
+  uint64_t& MutableBytes(const Slab& slab);
 
   Arena<Group> groups_;
   Arena<Slab> slabs_;
   absl::flat_hash_set<GroupIndex, KeyHash, KeyEqual> by_key_;  // the first of each key
   std::vector<StoreAccount> accounts_;                         // by slot
+  std::vector<uint64_t> namespace_bytes_;                      // by NamespaceId
 };
 
 }  // namespace kvmesh::meta

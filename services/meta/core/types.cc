@@ -74,6 +74,8 @@ absl::string_view ToString(GoneCause cause) {
   switch (cause) {
     case GoneCause::kEvicted:
       return "evicted";
+    case GoneCause::kQuota:
+      return "evicted_for_quota";
     case GoneCause::kOperator:
       return "evicted_by_operator";
     case GoneCause::kSlabLost:

@@ -178,6 +178,7 @@ struct StoreSnapshot {
 // Why a row is no more.
 enum class GoneCause : uint8_t {
   kEvicted,    // for room
+  kQuota,      // for room in its namespace's quota
   kOperator,   // EvictRows
   kSlabLost,   // a store that held a part came back without it, or stayed away
   kSlabBad,    // a store found a part to be bad

@@ -169,6 +169,9 @@ absl::StatusOr<Reserve> DecodeReserve(const v1::ReserveRequest& request) {
     reserve.tier = TierFromName(request.tier());
     if (!reserve.tier) return absl::InvalidArgumentError("tier is none of ram, ram_file, disk");
   }
+  if (request.has_namespace_bytes_max()) {
+    reserve.namespace_bytes_max = request.namespace_bytes_max();
+  }
   reserve.room_wait = kRoomWaitDefault;
   if (request.has_room_wait()) {
     KVMESH_ASSIGN_OR_RETURN(reserve.room_wait,

@@ -22,6 +22,7 @@ std::string RefusalName(const absl::Status& status) {
       return reason == "DELETING" ? "deleting" : "being_written";
     case absl::StatusCode::kResourceExhausted:
       if (reason == reason::kTooLarge) return "too_large";
+      if (reason == "QUOTA") return "quota";
       return reason == reason::kNoRoom ? "no_room" : "meta_busy";
     case absl::StatusCode::kUnavailable:
       return reason == "NO_STORE" ? "no_store" : "meta_unavailable";

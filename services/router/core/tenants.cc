@@ -52,11 +52,12 @@ absl::Status ReadLimit(const Json& limits, const char* field, absl::string_view 
 
 absl::StatusOr<TenantLimits> ReadLimits(const Json& limits, const std::string& path) {
   KVMESH_RETURN_IF_ERROR(
-      OnlyFields(limits, path, {"generations", "tokens_per_minute", "kv_bytes"}));
+      OnlyFields(limits, path, {"generations", "tokens_per_minute", "kv_bytes", "store_bytes"}));
   TenantLimits result;
   KVMESH_RETURN_IF_ERROR(ReadLimit(limits, "generations", path, &result.generations));
   KVMESH_RETURN_IF_ERROR(ReadLimit(limits, "tokens_per_minute", path, &result.tokens_per_minute));
   KVMESH_RETURN_IF_ERROR(ReadLimit(limits, "kv_bytes", path, &result.kv_bytes));
+  KVMESH_RETURN_IF_ERROR(ReadLimit(limits, "store_bytes", path, &result.store_bytes));
   return result;
 }
 

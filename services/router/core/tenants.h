@@ -27,6 +27,7 @@ struct TenantLimits {
   uint32_t generations = 0;        // at the same time, waiting ones included
   uint64_t tokens_per_minute = 0;  // of prompts and answers
   uint64_t kv_bytes = 0;           // of session state that its generations may come to hold
+  uint64_t store_bytes = 0;        // in all stores together, of one model; the arbiter keeps it
 };
 
 struct Tenant {

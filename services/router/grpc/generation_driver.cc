@@ -25,7 +25,7 @@ GenerationDriver::GenerationDriver(DriverContext& context, GenerationSpec spec,
                                    std::shared_ptr<GenerationClient> client, Retokenizer retokenize)
     : context_(context),
       session_(spec.session),
-      tenant_(spec.tenant->name),
+      tenant_(spec.tenant),
       trace_(ParseTraceparent(spec.traceparent).value_or(Trace())),
       log_id_(absl::StrCat("session ", spec.session.ToHex(), trace_.exists() ? " trace " : "",
                            trace_.trace_id)),
@@ -236,8 +236,11 @@ void GenerationDriver::Perform(AwaitFragment& effect) {
 
 void GenerationDriver::Perform(ReserveRow& effect) {
   context_.checkpoints->meta.Reserve(
-      effect, trace_,
+      effect, tenant_->limits.store_bytes, trace_,
       [self = shared_from_this(), call = effect.call](const absl::StatusOr<Reservation>& reserved) {
+        if (ReasonOf(reserved.status()) == "QUOTA") {
+          self->context_.metrics.CountTenantRefusal(self->tenant(), "store_bytes");
+        }
         self->Apply([&](Generation& generation, MonoTime now) {
           generation.OnReserved(call, reserved, now);
         });
@@ -282,14 +285,14 @@ void GenerationDriver::Perform(Done& effect) {
   context_.metrics.CountReuse(result.reuse);
   client_->OnDone(effect.status, effect.reason, result);
   const uint64_t tokens_run = result.effective_prompt.size() + result.stats.tokens;
-  context_.metrics.CountTenantTokens(tenant_, tokens_run);
+  context_.metrics.CountTenantTokens(tenant(), tokens_run);
   context_.on_done(session_, tokens_run);
 }
 
 GenerationDriver::Info GenerationDriver::info() const {
   MutexLock lock(&mutex_);
   return {.session = session_,
-          .tenant = tenant_,
+          .tenant = tenant(),
           .phase = generation_.phase(),
           .waits_for_room = generation_.waits_for_room(),
           .prompt_tokens = static_cast<uint32_t>(generation_.spec().prompt.size()),

@@ -133,7 +133,7 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
   bool closing() const { return answered_.load() && !finished_.load(); }
   bool waits_for_room() const { return waits_for_room_.load(); }
   const SessionId& session() const { return session_; }
-  const std::string& tenant() const { return tenant_; }
+  const std::string& tenant() const { return tenant_->name; }
   // From creation to Start.
   absl::Duration queued() const { return absl::Nanoseconds(queued_ns_.load()); }
   Info info() const;
@@ -164,7 +164,7 @@ class GenerationDriver final : public std::enable_shared_from_this<GenerationDri
 
   DriverContext& context_;
   const SessionId session_;
-  const std::string tenant_;
+  const TenantPtr tenant_;
   const Trace trace_;
   const std::string log_id_;
   const absl::Time stream_deadline_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/error_info.h"
 
 namespace kvmesh::router {
 namespace {
@@ -63,7 +64,8 @@ absl::StatusOr<std::shared_ptr<GenerationDriver>> GenerationRegistry::Enter(
     MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("this router is draining; try another one");
     if (absl::Status entered = ledger_.Enter(tenant, session, need, clock_.Now()); !entered.ok()) {
-      metrics_.CountTenantRefusal(tenant->name, entered);
+      metrics_.CountTenantRefusal(tenant->name,
+                                  ErrorInfoOf(entered).value_or(ErrorInfo{}).metadata["limit"]);
       return entered;
     }
     absl::StatusOr<AdmissionQueue::Place> place = admission_.Enter(session);

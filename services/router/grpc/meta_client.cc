@@ -59,11 +59,13 @@ void MetaClient::Await(const AwaitFragment& effect, const Trace& trace,
                                 });
 }
 
-void MetaClient::Reserve(const ReserveRow& effect, const Trace& trace, Answer<Reservation> done) {
+void MetaClient::Reserve(const ReserveRow& effect, uint64_t store_bytes_max, const Trace& trace,
+                         Answer<Reservation> done) {
   auto call =
       std::make_shared<Call<v1::ReserveRequest, v1::ReserveResponse>>(stub_, effect.timeout, trace);
   // The arbiter gives up first, and says why.
   call->request = EncodeReserve(effect, layer_count_, std::min(effect.timeout / 2, kRoomWaitMax));
+  call->request.set_namespace_bytes_max(store_bytes_max);
   stub_->async()->Reserve(&call->context, &call->request, &call->response,
                           [call, done = std::move(done)](const grpc::Status& status) {
                             if (!status.ok()) return done(rpc::FromGrpc(status));

@@ -30,7 +30,9 @@ class MetaClient {
   void Await(const AwaitParent& effect, const Trace& trace, std::function<void()> done);
   void Lookup(const LookupRow& effect, const Trace& trace, Answer<std::optional<FoundRow>> done);
   void Await(const AwaitFragment& effect, const Trace& trace, Answer<FoundFragment> done);
-  void Reserve(const ReserveRow& effect, const Trace& trace, Answer<Reservation> done);
+  // `store_bytes_max`: what the effect's namespace may have in all stores; 0: anything.
+  void Reserve(const ReserveRow& effect, uint64_t store_bytes_max, const Trace& trace,
+               Answer<Reservation> done);
 
   // Best effort: what they end lapses by itself.
   void End(const EndLease& effect);

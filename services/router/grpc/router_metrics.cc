@@ -16,10 +16,10 @@ constexpr absl::string_view kMissCauses[] = {"unknown_session", "evicted_lru",  
 
 // Results of saves and causes of cold prompts, but for those that a peer may spell freely.
 constexpr absl::string_view kSaveResults[] = {
-    "started",       "already_exists",   "being_written", "deleting", "too_large",
-    "no_room",       "meta_busy",        "no_store",      "refused",  "meta_unavailable",
-    "too_short",     "inside_character", "cannot_cut",    "late",     "ended",
-    "route_changed", "too_many",         "stream_lost",   "dropped"};
+    "started", "already_exists", "being_written",    "deleting",    "too_large",
+    "no_room", "meta_busy",      "no_store",         "refused",     "meta_unavailable",
+    "quota",   "too_short",      "inside_character", "cannot_cut",  "late",
+    "ended",   "route_changed",  "too_many",         "stream_lost", "dropped"};
 constexpr absl::string_view kTiers[] = {"ram", "ram_file", "disk"};
 constexpr absl::string_view kColdCauses[] = {"", "no_row", "too_short", "restore_failed",
                                              "disabled"};
@@ -131,10 +131,10 @@ void RouterMetrics::CountTenantTokens(const std::string& tenant, uint64_t tokens
       .Increment(static_cast<double>(tokens));
 }
 
-void RouterMetrics::CountTenantRefusal(const std::string& tenant, const absl::Status& refusal) {
-  std::optional<ErrorInfo> info = ErrorInfoOf(refusal);
-  const std::string limit = info.has_value() ? info->metadata["limit"] : "";
-  all.Counter("tenant_refusals_total", "Generations refused by a tenant's own limit",
+void RouterMetrics::CountTenantRefusal(const std::string& tenant, const std::string& limit) {
+  if (tenant.empty()) return;
+  all.Counter("tenant_refusals_total",
+              "Generations, and saves (store_bytes), refused by a tenant's own limit",
               {{"tenant", tenant}, {"limit", limit}})
       .Increment();
 }

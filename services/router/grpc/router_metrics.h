@@ -16,7 +16,7 @@ struct RouterMetrics {
   void CountLookup(const absl::StatusOr<std::optional<FoundRow>>& found, absl::Duration latency);
   // Of tenants with a name alone; there are as many as the file of clients has.
   void CountTenantTokens(const std::string& tenant, uint64_t tokens);
-  void CountTenantRefusal(const std::string& tenant, const absl::Status& refusal);
+  void CountTenantRefusal(const std::string& tenant, const std::string& limit);
   // `result`: the FinishReason or status code, by name.
   void CountGeneration(absl::string_view result);
 

@@ -168,6 +168,37 @@ TEST_F(MetaRpcTest, ACancelledWriteIsDeletedWhenItArrives) {
   EXPECT_EQ(HitBytes(text), 0U);
 }
 
+TEST_F(MetaRpcTest, AWriteThatWouldPassItsNamespacesQuotaIsRefusedAndTheOldestMakesRoom) {
+  Start();
+  FakeStore store({});
+  ASSERT_TRUE(store.Attach(channel_).ok());
+  const auto limited = [](const std::string& text, uint64_t mib) {
+    v1::ReserveRequest request = ReserveOf(text);
+    request.set_namespace_bytes_max(mib << 20);
+    return request;
+  };
+  v1::ReserveResponse reserved;
+  const std::string first = RowText(1, 5000);
+  ASSERT_TRUE(WaitUntil([&] { return Do(&Stub::Reserve, limited(first, 3), &reserved).ok(); }));
+  for (const FakeSlab& slab :
+       Halves(first, WriteId::FromBytes(reserved.write_id(), "id").value())) {
+    store.Put(slab);
+  }
+  ASSERT_TRUE(WaitForHit(first, 5000));
+  // Two of 2 MiB are more than 3.
+  const absl::Status refused = Do(&Stub::Reserve, limited(RowText(2, 5000), 3), &reserved);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(ReasonOf(refused), "QUOTA");
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_TRUE(WaitUntil([&] { return HitBytes(first) == 0; }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return Do(&Stub::Reserve, limited(RowText(2, 5000), 3), &reserved).ok(); }));
+  // One that could never fit.
+  const absl::Status too_large = Do(&Stub::Reserve, limited(RowText(3, 5000), 1), &reserved);
+  EXPECT_EQ(ReasonOf(too_large), "QUOTA");
+  EXPECT_FALSE(RetryDelayOf(too_large).has_value());
+}
+
 TEST_F(MetaRpcTest, ATextOfEightMiBIsTakenAndOneByteMoreIsNot) {
   Start();
   v1::LookupRequest request;

@@ -23,7 +23,7 @@ constexpr uint64_t kSeeds = 1000;
 constexpr size_t kCommandsPerSeed = 1000;
 
 ArbiterLimits SmallLimits() {
-  return {.leases_max = 12, .reservations_max = 10, .waiters_max = 6};
+  return {.leases_max = 12, .reservations_max = 10, .waiters_max = 6, .step_slabs = 1024};
 }
 
 // Lines of one that the other has not, both ways.

@@ -44,6 +44,9 @@ struct Spell {
       absl::StrAppend(&line, " [", range.layers.begin, ",", range.layers.end, ") ",
                       range.size_bytes);
     }
+    if (it.namespace_bytes_max.has_value()) {
+      absl::StrAppend(&line, " quota ", *it.namespace_bytes_max);
+    }
     return line;
   }
   std::string operator()(const CancelReservation&) const { return "CancelReservation"; }

@@ -82,6 +82,7 @@ Command RandomCommands::RandomReserve(ReservationKind kind) {
                   .room_wait = Wait(),
                   .write_id = IdOf<WriteId>(OneIn(30) ? Int(1, next_write_) : next_write_++)};
   if (OneIn(6)) reserve.tier = static_cast<Tier>(Int(0, 2));
+  if (OneIn(5)) reserve.namespace_bytes_max = OneIn(3) ? 0 : Int(6, 60) * kPageBytes;
   const auto bytes = [this] {
     return (OneIn(12) ? Int(12, 50) : Int(1, 6)) * kPageBytes - Int(0, 9);
   };

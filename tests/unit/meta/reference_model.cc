@@ -302,6 +302,8 @@ void ReferenceModel::Do(const Reserve& command) {
     ExpectAnswer(command.ticket, "RESOURCE_EXHAUSTED TOO_MANY_RESERVATIONS");
     return;
   }
+  const uint64_t quota = LearnQuota(command);
+  if (IsOverQuota(command, quota)) return;
   const std::vector<Tier> tiers =
       command.tier.has_value() ? std::vector<Tier>{*command.tier} : tiers_.Of(command.reason);
   std::vector<StoreUid> chosen = Choose(tiers, command, false);
@@ -324,6 +326,7 @@ void ReferenceModel::Do(const Reserve& command) {
                            .ticket = command.ticket,
                            .ends = now_ + command.room_wait,
                            .serial = ++serial_});
+  TrimAbove(command.key_namespace, quota);
 }
 
 std::vector<StoreUid> ReferenceModel::Choose(const std::vector<Tier>& tiers, const Reserve& command,

@@ -141,12 +141,20 @@ class ReferenceModel {
   bool HasSlabs(const Reserve& request) const;
   std::vector<StoreUid> Choose(const std::vector<Tier>& tiers, const Reserve& command,
                                bool when_empty) const;
+  static uint64_t BytesOf(const Reserve& command);
   void Cancel(MReservation* reservation);
   void EraseReservation(MReservation* reservation);
   MReservation* ReservationOf(const Thing* thing);
   bool OnVerified(Thing* thing, size_t slab, bool sound);
   void OnLinked(Thing* thing);
   std::string SpellGrant(const MReservation& reservation) const;
+
+  // Quotas.
+  uint64_t HeldBy(const slab::KeyNamespace& name_space) const;
+  uint64_t LearnQuota(const Reserve& command);
+  bool IsOverQuota(const Reserve& command, uint64_t quota);
+  void TrimAbove(const slab::KeyNamespace& name_space, uint64_t quota);
+  void TrimTo(const slab::KeyNamespace& name_space, uint64_t target);
 
   // Stores.
   MStore* Heard(StreamId stream);
@@ -179,6 +187,7 @@ class ReferenceModel {
   std::map<Ticket, Waiter> waiters_;
   std::map<WriteId, MonoTime> cancelled_;
   std::map<std::string, uint32_t> model_layers_;  // by model_fp, while something is in it
+  std::map<std::string, uint64_t> quotas_;        // likewise
   bool look_at_all_ = false;
   uint64_t serial_ = 0;
   std::vector<std::string> broken_budgets_;

@@ -34,6 +34,7 @@ void ReferenceModel::Remove(Thing* thing) {
   if (absl::c_none_of(things_,
                       [&model](const Thing& it) { return it.name_space.model_fp == model; })) {
     model_layers_.erase(model);
+    quotas_.erase(model);
   }
 }
 

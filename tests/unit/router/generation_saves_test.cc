@@ -123,6 +123,8 @@ TEST_F(GenerationSavesTest, ARefusedReservationIsCountedByItsReason) {
       {WithErrorInfo(absl::ResourceExhaustedError("full"),
                      {.reason = std::string(reason::kNoRoom), .metadata = {}}),
        "no_room"},
+      {WithErrorInfo(absl::ResourceExhaustedError("full"), {.reason = "QUOTA", .metadata = {}}),
+       "quota"},
       {absl::UnavailableError("refused"), "meta_unavailable"}};
   for (const auto& [status, result] : refusals) {
     CheckpointScript script(world_);

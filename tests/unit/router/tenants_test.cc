@@ -33,7 +33,7 @@ TEST(TenantTable, ATokenIsFoundByItsHashAlone) {
   const auto table = TenantTable::Parse(
       File(TenantJson("a", "alpha", '1',
                       R"(,"operator":true,"limits":{"generations":2,"tokens_per_minute":600,)"
-                      R"("kv_bytes":1000})") +
+                      R"("kv_bytes":1000,"store_bytes":2000})") +
            "," + TenantJson("b", "beta", '2')));
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(table->tenant_count(), 2);
@@ -45,6 +45,7 @@ TEST(TenantTable, ATokenIsFoundByItsHashAlone) {
   EXPECT_EQ(a->limits.generations, 2);
   EXPECT_EQ(a->limits.tokens_per_minute, 600);
   EXPECT_EQ(a->limits.kv_bytes, 1000);
+  EXPECT_EQ(a->limits.store_bytes, 2000);
   EXPECT_EQ(table->Find("beta")->name, "b");
   EXPECT_FALSE(table->Find("beta")->is_operator);
   for (const std::string& nobody : {std::string(), std::string("alph"), Hash("alpha")}) {

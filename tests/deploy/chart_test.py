@@ -143,6 +143,15 @@ class ChartTest(unittest.TestCase):
                 self.assertEqual(pods, len(re.findall(r"^ +seccompProfile: \{type: RuntimeDefault\}", out, re.M)))
                 self.assertEqual(pods, len(re.findall(r"^ +enableServiceLinks: false", out, re.M)))
 
+    def test_shards_may_call_every_store_and_nothing_else(self):
+        for values in VALUE_SETS:
+            with self.subTest(values=values.name):
+                out = template("--values", str(values))
+                advertised = {re.sub(r"^\$\(POD_NAME\)", "*", name) for name in re.findall(r"--advertise=(\S+)", out)}
+                for allowed in re.findall(r"--stores=(\S+)", out):
+                    self.assertEqual(advertised, set(allowed.split(",")))
+                self.assertEqual(bool(advertised), "--stores=" in out)
+
     def test_every_flag_is_one_that_the_program_has(self):
         programs = os.environ["KVMESH_BIN_DIR"]
         rendered = "\n".join(template("--values", str(values)) for values in VALUE_SETS)

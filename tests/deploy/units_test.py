@@ -48,6 +48,18 @@ class UnitsTest(unittest.TestCase):
                 used = set(re.findall(r"--[a-z-]+", arguments + " ".join(lines)))
                 self.assertEqual(set(), used - known_flags(program))
 
+    def test_shards_may_call_every_store_and_nothing_else(self):
+        examples = {path.stem: path.read_text(encoding="utf-8") for path in (UNITS / "examples").glob("*.env")}
+        listening = {re.search(r"--listen (\S+)", text)[1] for name, text in examples.items() if name.startswith("blob")}
+        self.assertEqual(3, len(listening))
+        self.assertEqual(listening, set(re.search(r"--stores (\S+)", examples["shard-0-15"])[1].split(",")))
+        services = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))["services"]
+        advertised = set(re.findall(r"--advertise=([^'\",]+)", str(services)))
+        self.assertEqual(3, len(advertised))
+        for name in ("shard-0", "shard-1"):
+            (allowed,) = [argument for argument in services[name]["command"] if argument.startswith("--stores=")]
+            self.assertEqual(advertised, set(allowed.removeprefix("--stores=").split(",")))
+
     def test_units_leave_time_to_drain_and_save(self):
         for path, text, _, arguments, _ in self.units():
             with self.subTest(path.name):

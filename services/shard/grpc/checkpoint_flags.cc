@@ -12,8 +12,8 @@ void AddCheckpointFlags(CLI::App& app, CheckpointFlags& flags) {
       ->check(rpc::Address());
   app.add_option(
          "--stores", flags.stores,
-         "Stores that this shard may call, whoever names them: as --peers. \"*\" allows any "
-         "address")
+         "Stores that this shard may call, whoever names them: as --peers; *.DOMAIN allows every "
+         "name with one more label. \"*\" allows any address")
       ->capture_default_str();
   app.add_option("--save-inflight-bytes-max", flags.save_inflight_bytes_max,
                  "Most bytes of snapshots that are being stored; saves beyond it are dropped")

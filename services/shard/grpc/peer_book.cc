@@ -17,6 +17,17 @@ bool IsIpAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &buffer) == 1;
 }
 
+bool IsPattern(const std::string& host) {
+  return host.size() > 2 && host[0] == '*' && host[1] == '.';
+}
+
+// `pattern` is *.DOMAIN; `host` one label and .DOMAIN.
+bool Matches(const std::string& pattern, const std::string& host) {
+  const size_t label = host.find('.');
+  return label != std::string::npos && label > 0 &&
+         host.compare(label, std::string::npos, pattern, 1, std::string::npos) == 0;
+}
+
 // The addresses of a name now; none when it does not resolve.
 std::vector<std::string> Resolve(const std::string& host) {
   addrinfo hints{};
@@ -58,7 +69,7 @@ PeerBook::PeerBook(const std::vector<std::string>& names) {
     }
     HostPort peer = SplitAddress(name);
     if (peer.port == "*") peer.port.clear();
-    must_resolve |= !IsIpAddress(peer.host);
+    must_resolve |= !IsIpAddress(peer.host) && !IsPattern(peer.host);
     names_.push_back(std::move(peer));
   }
   if (must_resolve) thread_ = std::thread([this] { ResolveLoop(); });
@@ -79,7 +90,11 @@ bool PeerBook::Allows(const std::string& address) const {
   MutexLock lock(&mutex_);
   for (const HostPort& name : names_) {
     if (!name.port.empty() && name.port != wanted.port) continue;
-    if (name.host == wanted.host || resolved_.count({name.host, wanted.host}) > 0) return true;
+    if (IsPattern(name.host)
+            ? Matches(name.host, wanted.host)
+            : name.host == wanted.host || resolved_.count({name.host, wanted.host}) > 0) {
+      return true;
+    }
   }
   return false;
 }
@@ -88,7 +103,7 @@ void PeerBook::ResolveLoop() {
   for (;;) {
     std::set<std::pair<std::string, std::string>> resolved;
     for (const HostPort& name : names_) {
-      if (IsIpAddress(name.host)) continue;
+      if (IsIpAddress(name.host) || IsPattern(name.host)) continue;
       for (std::string& ip : Resolve(name.host)) resolved.emplace(name.host, std::move(ip));
     }
     MutexLock lock(&mutex_);

@@ -1,6 +1,7 @@
 // The addresses this shard may dial: those of its --peers names and no others, whatever a frame
 // asks for. A name is HOST:PORT, HOST:* or HOST (any port there); HOST may be a headless-service
-// name, which is resolved again and again. "*" allows everything. Thread-safe.
+// name, which is resolved again and again, or *.DOMAIN: any one label before it, which is how pods
+// behind such a name are called. "*" allows everything. Thread-safe.
 #pragma once
 
 #include <set>

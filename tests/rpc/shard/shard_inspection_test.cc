@@ -124,6 +124,18 @@ TEST(PeerBook, AllowsOnlyItsNames) {
   EXPECT_TRUE(PeerBook({"*"}).Allows("anything:1"));
 }
 
+TEST(PeerBook, AStarStandsForOneLabelOfAName) {
+  const PeerBook book({"*.stores.mesh.svc:7000"});
+  EXPECT_TRUE(book.Allows("stores-0.stores.mesh.svc:7000"));
+  EXPECT_TRUE(book.Allows("stores-17.stores.mesh.svc:7000"));
+  EXPECT_FALSE(book.Allows("stores-0.stores.mesh.svc:7001"));
+  EXPECT_FALSE(book.Allows("stores.mesh.svc:7000"));
+  EXPECT_FALSE(book.Allows(".stores.mesh.svc:7000"));
+  EXPECT_FALSE(book.Allows("a.b.stores.mesh.svc:7000"));
+  EXPECT_FALSE(book.Allows("stores-0.stores.mesh.svc.evil:7000"));
+  EXPECT_FALSE(book.Allows("stores-0xstores.mesh.svc:7000"));
+}
+
 TEST(PeerBook, ResolvesNamesInTheBackground) {
   const PeerBook book({"localhost:7000"});
   EXPECT_TRUE(Eventually([&] { return book.Allows("127.0.0.1:7000"); }));

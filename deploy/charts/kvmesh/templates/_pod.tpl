@@ -91,6 +91,18 @@ resources:
 {{- include "kvmesh.host" (dict "root" . "name" (printf "%s-shards" (include "kvmesh.fullname" .))) }}:{{ include "kvmesh.port.grpc" . }}
 {{- end }}
 
+{{/* Every pod of every enabled store, however many there are. */}}
+{{- define "kvmesh.storesAllowed" -}}
+{{- $names := list -}}
+{{- range $key, $store := .Values.stores -}}
+{{- if $store.enabled -}}
+{{- $host := include "kvmesh.host" (dict "root" $ "name" (include "kvmesh.storeName" (dict "root" $ "store" $key))) -}}
+{{- $names = append $names (printf "*.%s:%s" $host (include "kvmesh.port.grpc" $)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- end }}
+
 {{/* Certificates of one role: (dict "root" $ "role" "router"). Secrets hold tls.crt, tls.key and ca.crt. */}}
 {{- define "kvmesh.tlsSecret" -}}
 {{- printf "%s-%s" (.root.Values.tls.secretPrefix | default (include "kvmesh.fullname" .root)) .role -}}

@@ -2,17 +2,20 @@
 
 #include <glog/logging.h>
 #include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/small_file.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/method_roles.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -37,6 +40,32 @@ void DemandTls13() {
 absl::Status InFile(const std::string& path, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
 }
+
+// What gRPC asks at the start of each call: a peer that got in may still call what is not its own.
+class MethodGuard final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit MethodGuard(std::function<void()> count) : count_(std::move(count)) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
+                       OutputMetadata* /*consumed*/, OutputMetadata* /*response*/) override {
+    const auto path = metadata.find(":path");
+    if (path == metadata.end()) return grpc::Status(grpc::StatusCode::INTERNAL, "no method");
+    const absl::string_view method = ToView(path->second);
+    const std::optional<Roles> callers = CallersOfMethod(method);
+    const Roles roles = RolesOfPeer(*peer);
+    if (!callers.has_value() || roles.Meets(*callers)) return grpc::Status::OK;
+    count_();
+    const std::string why = absl::StrCat(method, " is for the roles ", callers->ToString(),
+                                         "; the caller's certificate names ", roles.ToString());
+    LOG_EVERY_T(WARNING, 1) << "refused a call: " << why;
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, why);
+  }
+
+ private:
+  const std::function<void()> count_;  // of each refusal
+};
 
 }  // namespace
 
@@ -140,7 +169,11 @@ std::shared_ptr<grpc::ServerCredentials> TlsIdentity::ForServer() {
   // gRPC neither demands nor verifies one; the verifier does both, and counts (peer_check.h).
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
   Fill(options, PeerSide::kClient, options_.callers);
-  return grpc::experimental::TlsServerCredentials(options);
+  std::shared_ptr<grpc::ServerCredentials> credentials =
+      grpc::experimental::TlsServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(std::make_shared<MethodGuard>(
+      [refusals = refusals_] { refusals->Add(PeerSide::kClient, PeerFault::kWrongRole); }));
+  return credentials;
 }
 
 std::shared_ptr<grpc::ChannelCredentials> TlsIdentity::ForChannel(Role server) {

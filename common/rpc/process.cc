@@ -158,6 +158,14 @@ void InitProcess(const char* program, int log_level) {
   google::InitGoogleLogging(program);
 }
 
+void InitService(const char* program, const ServiceFlags& flags) {
+  InitProcess(program, flags.log_level);
+  if (flags.tls != nullptr || IsLoopback(flags.listen)) return;
+  LOG(WARNING) << "--allow-plaintext: " << flags.listen
+               << " is served without TLS: whoever reaches it may read and change everything, and "
+                  "call every method";
+}
+
 int WaitForTermination() {
   const sigset_t set = TerminationSignals();
   int number = 0;

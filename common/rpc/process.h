@@ -49,6 +49,8 @@ std::optional<int> ParseFlags(CLI::App& app, int argc, char** argv, ServiceFlags
 // Logging to stderr, and SIGTERM/SIGINT blocked in this and all later threads. First thing in main,
 // before any thread.
 void InitProcess(const char* program, int log_level);
+// The same for a service; warns where it serves other machines in plaintext.
+void InitService(const char* program, const ServiceFlags& flags);
 
 // Waits for SIGTERM or SIGINT and returns its number. A second one later ends the process at once.
 int WaitForTermination();

@@ -102,7 +102,7 @@ int Main(int argc, char** argv) {
   CLI::App app("kvmesh-blob: stores slabs on one medium, within a budget");
   AddFlags(app, flags);
   if (const auto code = rpc::ParseFlags(app, argc, argv, &flags.service)) return *code;
-  rpc::InitProcess(argv[0], flags.service.log_level);
+  rpc::InitService(argv[0], flags.service);
 
   flags.blob.server = rpc::ServerOptionsFrom(flags.service);
   flags.blob.store.scan_threads = UsableCpuCount();

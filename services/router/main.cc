@@ -180,7 +180,7 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> code = rpc::ParseFlags(app, argc, argv, &flags.service)) {
     return *code;
   }
-  rpc::InitProcess(argv[0], flags.service.log_level);
+  rpc::InitService(argv[0], flags.service);
 
   const absl::StatusOr<RouterOptions> options = OptionsFrom(flags);
   if (!options.ok()) return Fail(options.status(), rpc::kExitUsage);

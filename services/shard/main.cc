@@ -218,7 +218,7 @@ int Main(int argc, char** argv) {
   if (const auto code = rpc::ParseFlags(app, argc, argv, &flags.service); code.has_value()) {
     return *code;
   }
-  rpc::InitProcess("kvmesh-shard", flags.service.log_level);
+  rpc::InitService("kvmesh-shard", flags.service);
   const MonotonicClock clock;
   auto model = model::Model::Open(flags.model);
   if (!model.ok()) return Fail(model.status());

@@ -55,6 +55,24 @@ TEST(Lifecycle, ReflectionListsAndDescribesEveryServiceHealthIncluded) {
   }
 }
 
+TEST(Lifecycle, ServingOtherMachinesInPlaintextIsRefusedOrWarnedOf) {
+  TempDir dir;
+  const Outcome refused = RunProgram({Program("kvmesh-meta"), "--listen", "0.0.0.0:0"});
+  EXPECT_EQ(refused.exit_code, cli::kUsage);
+  EXPECT_NE(refused.err.find("nothing is encrypted"), std::string::npos) << refused.err;
+  constexpr char kWarning[] = "is served without TLS";
+  for (const std::string host : {"0.0.0.0", "127.0.0.1"}) {
+    const std::string ready = absl::StrCat(dir.path(), "/", host);
+    Process meta({Program("kvmesh-meta"), "--listen", host + ":0", "--allow-plaintext",
+                  "--ready-file", ready},
+                 dir);
+    EXPECT_TRUE(WaitUntil([&] { return std::filesystem::exists(ready); })) << meta.Err();
+    EXPECT_EQ(meta.Err().find(kWarning) != std::string::npos, host == "0.0.0.0") << meta.Err();
+    meta.Signal(SIGTERM);
+    EXPECT_EQ(meta.Wait(), 0);
+  }
+}
+
 TEST(Lifecycle, DownEndsEveryProcessAndTheFolderIsFreeAgain) {
   Mesh mesh(TinyModel(), {"--shards", "3"});
   ASSERT_TRUE(mesh.started());

@@ -20,7 +20,7 @@ MODEL = ROOT / "build/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 PATIENCE_SECONDS = 240
 START_ATTEMPTS = 3
 # Tenants and their limits.
-TENANTS = {"acme": {}, "bolt": {}, "tight": {"tokens_per_minute": 10}}
+TENANTS = {"acme": {"store_bytes": 1 << 30}, "bolt": {}, "tight": {"tokens_per_minute": 10}}
 
 
 def free_port():

@@ -1,5 +1,6 @@
 #include "tests/process/checkpoints/checkpoint_mesh.h"
 
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -297,13 +298,20 @@ v1::GenerateRequest Stateless(v1::GenerateRequest request) {
   return request;
 }
 
-// 20 alternatives are some 300 bytes a token; beyond 256 undelivered tokens the router waits, and
-// before that the connection holds 64 KiB.
+// 20 alternatives are some 250 bytes a token; beyond 256 undelivered tokens the router waits, and
+// before that either end of the connection holds 64 KiB.
 v1::GenerateRequest Verbose(v1::GenerateRequest request) {
-  request.mutable_options()->set_max_tokens(600);
+  request.mutable_options()->set_max_tokens(1000);
   request.mutable_options()->mutable_sampling()->set_logprobs(true);
   request.mutable_options()->mutable_sampling()->set_top_logprobs(20);
   return request;
+}
+
+std::unique_ptr<v1::RouterService::Stub> PlainStub(const ServerProcess& router) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return v1::RouterService::NewStub(
+      grpc::CreateCustomChannel(router.address(), grpc::InsecureChannelCredentials(), arguments));
 }
 
 bool IsWhole(const v1::Usage& usage) {

@@ -99,9 +99,11 @@ std::string PromptText(const std::string& topic, size_t bytes = 200);
 v1::GenerateRequest AskFor(const std::string& prompt, uint32_t tokens = 12,
                            v1::CacheUse cache = v1::CACHE_USE_ON);
 
-// The same with so much beside each token that a client which stops reading stops the generation
-// long before its 600 tokens have run.
+// The same with so much beside each token that a client of PlainStub which stops reading stops the
+// generation long before its 1,000 tokens have run.
 v1::GenerateRequest Verbose(v1::GenerateRequest request);
+// Over a connection whose window does not grow while nobody reads.
+std::unique_ptr<v1::RouterService::Stub> PlainStub(const ServerProcess& router);
 
 // The same without any cache: what the others must equal.
 v1::GenerateRequest Stateless(v1::GenerateRequest request);

@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/rpc/channel.h"
 #include "tests/process/checkpoints/checkpoint_mesh.h"
 
 namespace kvmesh::process_testing {
@@ -51,7 +50,7 @@ class Repair : public ::testing::Test {
   // Restarts a shard, or both, when the client has seen `at` tokens; nothing else is disturbed.
   static Answer Disturb(const v1::GenerateRequest& request, size_t at,
                         const std::function<void()>& restart) {
-    auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh_->router().address()));
+    auto stub = PlainStub(mesh_->router());
     return Generate(*stub, request, [&](size_t tokens) {
       if (tokens == at) restart();
     });

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/channel.h"
 #include "common/slab/reader.h"
 #include "kvmesh/v1/shard.grpc.pb.h"
 #include "tests/process/checkpoints/checkpoint_mesh.h"
@@ -112,7 +111,7 @@ TEST(SaveReason, ColdIsTheSamePromptAgain) {
 // then, and is a full hit all the same.
 TEST(SaveReason, ColdIsAFullHitHoweverLongAfterThePrefillItsReservationComes) {
   CheckpointMesh mesh(Only("cold"));
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  auto stub = PlainStub(mesh.router());
   v1::GenerateRequest request = Verbose(AskFor(PromptText("prefilled long before")));
   mesh.Connect();
   mesh.meta().Freeze();
@@ -162,7 +161,7 @@ TEST(SaveReason, ColdIsTheStateAtThePromptsEndWhateverIsComputedBesideItsUpload)
   CheckpointMesh mesh(plan);
   mesh.Connect();
   mesh.store().Freeze();
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  auto stub = PlainStub(mesh.router());
   const Answer answer = Generate(*stub, Verbose(AskFor(prompt)), [&mesh](size_t tokens) {
     if (tokens == 1) {
       EXPECT_TRUE(WaitUntil([&mesh] {
@@ -206,7 +205,7 @@ TEST(SaveReason, FinishIsTheNextTurn) {
 // saved then is reserved after the client's last message.
 TEST(SaveReason, FinishIsSavedHoweverLongAfterTheAnswerItsReservationComes) {
   CheckpointMesh mesh(Only("finish"));
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  auto stub = PlainStub(mesh.router());
   const auto request = WithIds(Verbose(AskFor(PromptText("answered long before"))));
   const Answer first = Generate(*stub, request, [&mesh](size_t tokens) {
     if (tokens == 1) mesh.meta().Freeze();
@@ -235,7 +234,7 @@ v1::GenerateRequest AskForLetters(const CheckpointMesh& mesh, const std::string&
 // Leaves one session at every shard, all at one position, by a router that is killed while a
 // generation runs; how many tokens they hold.
 uint64_t LeaveASession(CheckpointMesh& mesh, const v1::GenerateRequest& request) {
-  auto stub = v1::RouterService::NewStub(rpc::MakeChannel(mesh.router().address()));
+  auto stub = PlainStub(mesh.router());
   const Answer cut = Generate(*stub, request, [&mesh](size_t tokens) {
     if (tokens != 8) return;
     mesh.router().Freeze();

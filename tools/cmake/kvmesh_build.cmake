@@ -56,6 +56,29 @@ function(kvmesh_binary)
   endif()
 endfunction()
 
+# kvmesh_generate(VAR x.proto OUT-FOLDER [GRPC] [IMPORTS folder…]): the C++ of a proto of this folder; appends the sources to VAR.
+# The headers are outputs too: Ninja would compile what includes them only in the build after the next, if at all.
+function(kvmesh_generate VAR PROTO OUT)
+  cmake_parse_arguments(PARSE_ARGV 3 ARG "GRPC" "" "IMPORTS")
+  string(REGEX REPLACE "\\.proto$" "" base ${OUT}/${PROTO})
+  set(sources ${base}.pb.cc)
+  set(headers ${base}.pb.h)
+  set(flags --cpp_out=${OUT})
+  if(ARG_GRPC)
+    list(APPEND sources ${base}.grpc.pb.cc)
+    list(APPEND headers ${base}.grpc.pb.h)
+    list(APPEND flags --grpc_out=${OUT} --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN})
+  endif()
+  foreach(folder ${CMAKE_CURRENT_SOURCE_DIR} ${ARG_IMPORTS})
+    list(APPEND flags -I ${folder})
+  endforeach()
+  file(MAKE_DIRECTORY ${OUT})
+  add_custom_command(OUTPUT ${sources} ${headers}
+    COMMAND ${PROTOC} ${flags} ${PROTO}
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${PROTO} VERBATIM)
+  set(${VAR} ${${VAR}} ${sources} PARENT_SCOPE)
+endfunction()
+
 # kvmesh_test(NAME x_test LABEL unit SRCS … DEPS … [ENTRIES name=filter …] [TIMEOUT 120] [NEEDS target…])
 # One gtest binary. By default one ctest entry of the same name; with ENTRIES one per `entry=gtest_filter`.
 function(kvmesh_test)

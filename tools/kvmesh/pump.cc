@@ -53,6 +53,9 @@ absl::Status ServePump(const std::string& ready_file) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(limits::kMessageBytesMax);
+  // Idle clients ping every kKeepalive; the default of 300 s would turn them away.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(limits::kKeepalive)) / 4);
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&pump);
   const auto server = builder.BuildAndStart();

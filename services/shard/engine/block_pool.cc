@@ -2,6 +2,7 @@
 
 #include <sanitizer/asan_interface.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -36,7 +37,8 @@ std::shared_ptr<BlockPool> BlockPool::Make(size_t block_bytes) {
 BlockPool::BlockPool(size_t block_bytes)
     : block_bytes_(block_bytes),
       stride_(RoundUp(block_bytes + kGap, kAlignment)),
-      chunk_bytes_(RoundUp(kBlocksMin * stride_, kHugePage)) {}
+      chunk_bytes_(RoundUp(kBlocksMin * stride_, kHugePage)),
+      idle_chunks_max_(std::max<size_t>(kIdleBytesMax / chunk_bytes_, 1)) {}
 
 // Whoever maps these addresses next must find them unpoisoned.
 BlockPool::~BlockPool() {
@@ -90,7 +92,7 @@ void BlockPool::Return(Chunks::iterator chunk, uint8_t* block) noexcept {
   chunk->free = new (block) FreeBlock{chunk->free};
   ASAN_POISON_MEMORY_REGION(block, stride_);
   if (--chunk->used > 0) return;
-  if (idle_ == kIdleChunksMax) {
+  if (idle_ == idle_chunks_max_) {
     ASAN_UNPOISON_MEMORY_REGION(chunk->memory.get(), chunk_bytes_);
     unmapped = std::move(chunk->memory);
     open_.erase(chunk);

@@ -21,8 +21,10 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   // Every block begins at a multiple of so many bytes.
   static constexpr size_t kAlignment = 64;
-  // Chunks without a block in use that are kept for the next session; others go back to the system.
-  static constexpr size_t kIdleChunksMax = 4;
+  // Chunks without a block in use are kept for the next session up to so many bytes, and one at
+  // least; others go back to the system. A restore into memory of which the system has to make huge
+  // pages first takes three times as long.
+  static constexpr size_t kIdleBytesMax = size_t{256} << 20;
 
   // `block_bytes`: at least a pointer's.
   static std::shared_ptr<BlockPool> Make(size_t block_bytes);
@@ -34,6 +36,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   std::shared_ptr<uint8_t> Allocate();
 
   size_t chunk_bytes() const { return chunk_bytes_; }
+  size_t idle_chunks_max() const { return idle_chunks_max_; }
   size_t blocks_per_chunk() const { return chunk_bytes_ / stride_; }
   size_t mapped_bytes() const;
 
@@ -61,6 +64,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   const size_t block_bytes_;
   const size_t stride_;
   const size_t chunk_bytes_;
+  const size_t idle_chunks_max_;
   mutable Mutex mutex_;
   Chunks open_ ABSL_GUARDED_BY(mutex_);  // with room; those in use before idle ones
   Chunks full_ ABSL_GUARDED_BY(mutex_);

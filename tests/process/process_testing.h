@@ -127,7 +127,7 @@ struct Answer {
   v1::Finished finished;
 };
 
-// One generation; `on_token` is called with the number of tokens so far, after each delta.
+// One generation; `on_token` is called once for each token, with its number from 1.
 Answer Generate(
     v1::RouterService::Stub& router, const v1::GenerateRequest& request,
     const std::function<void(size_t)>& on_token = [](size_t) {});

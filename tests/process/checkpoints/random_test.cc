@@ -100,8 +100,8 @@ class RandomTalks {
   }
 
   // Sometimes, in long runs, a process is restarted in mid-answer. The router is not: its clients
-  // know. Not in short ones yet: a reservation was once left at the arbiter for a minute after that,
-  // beside right answers.
+  // know. Not in short ones yet: a reservation was once left at the arbiter for a minute after
+  // that, beside right answers.
   Answer Ask(const v1::GenerateRequest& request) {
     ServerProcess* victim = nullptr;
     const size_t at = 1 + Below(kReplyTokensMax);

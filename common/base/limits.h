@@ -25,6 +25,8 @@ inline constexpr uint32_t kListPageMax = 1000;
 inline constexpr uint32_t kLayersMax = 4096;
 inline constexpr uint32_t kStatusBytesMax = 2048;
 inline constexpr absl::Duration kKeepalive = absl::Seconds(20);
+// ReserveRequest.room_wait: how long an arbiter makes room; it refuses a longer one.
+inline constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);
 
 // At most this many unacknowledged prefill chunks, and decode frames, per hop.
 inline constexpr uint32_t kPrefillCredit = 2;

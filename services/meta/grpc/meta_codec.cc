@@ -175,7 +175,7 @@ absl::StatusOr<Reserve> DecodeReserve(const v1::ReserveRequest& request) {
   reserve.room_wait = kRoomWaitDefault;
   if (request.has_room_wait()) {
     KVMESH_ASSIGN_OR_RETURN(reserve.room_wait,
-                            DecodeWait(request.room_wait(), kRoomWaitMax, "room_wait"));
+                            DecodeWait(request.room_wait(), limits::kRoomWaitMax, "room_wait"));
   }
   return reserve;
 }

@@ -23,7 +23,6 @@ inline constexpr int kFragmentPositionsMax = 8;
 inline constexpr int kEvictedKeysMax = 1000;
 inline constexpr absl::Duration kWaitMax = absl::Seconds(60);
 inline constexpr absl::Duration kRoomWaitDefault = absl::Seconds(2);
-inline constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);
 
 absl::StatusOr<slab::KeyNamespace> DecodeNamespace(const v1::CacheNamespace& key_namespace);
 absl::StatusOr<SlabName> DecodeSlab(const v1::SlabId& slab);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
 #include "services/router/grpc/meta_codec.h"
@@ -14,7 +15,6 @@ namespace {
 constexpr absl::Duration kEndTimeout = absl::Seconds(5);
 // For an answer to come back behind the wait that its request names.
 constexpr absl::Duration kAnswerSlack = absl::Milliseconds(200);
-constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);  // an arbiter refuses longer ones
 
 template <typename Request, typename Response>
 using Call = UnaryCall<v1::MetaService::Stub, Request, Response>;
@@ -64,7 +64,8 @@ void MetaClient::Reserve(const ReserveRow& effect, uint64_t store_bytes_max, con
   auto call =
       std::make_shared<Call<v1::ReserveRequest, v1::ReserveResponse>>(stub_, effect.timeout, trace);
   // The arbiter gives up first, and says why.
-  call->request = EncodeReserve(effect, layer_count_, std::min(effect.timeout / 2, kRoomWaitMax));
+  call->request =
+      EncodeReserve(effect, layer_count_, std::min(effect.timeout / 2, limits::kRoomWaitMax));
   call->request.set_namespace_bytes_max(store_bytes_max);
   stub_->async()->Reserve(&call->context, &call->request, &call->response,
                           [call, done = std::move(done)](const grpc::Status& status) {

@@ -6,15 +6,13 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_bridge.h"
 
 namespace kvmesh::shard {
 namespace {
-
-// The arbiter may spend half of a save's time on making room, but takes no longer wait than this.
-constexpr absl::Duration kRoomWaitMax = absl::Seconds(10);
 
 void SetBytes(std::string* field, absl::string_view bytes) {
   field->assign(bytes.data(), bytes.size());
@@ -48,7 +46,8 @@ absl::StatusOr<Reservation> MetaClient::ReserveFragment(const FragmentRequest& r
   range.set_size_bytes(request.file_bytes);
   proto.set_reason(
       static_cast<v1::SaveReason>(v1::SAVE_REASON_COLD + static_cast<int>(request.reason)));
-  const absl::Duration room_wait = std::min(timeout / 2, kRoomWaitMax);
+  // The arbiter may spend half of a save's time on making room.
+  const absl::Duration room_wait = std::min(timeout / 2, limits::kRoomWaitMax);
   proto.mutable_room_wait()->set_value(static_cast<uint64_t>(absl::ToInt64Milliseconds(room_wait)));
 
   grpc::ClientContext context;

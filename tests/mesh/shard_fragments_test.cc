@@ -7,17 +7,12 @@
 #include "services/shard/core/save_slab.h"
 #include "tests/rpc/shard/shard_fixture.h"
 #include "tests/testing/store_fixture.h"
+#include "tests/testing/toy_checkpoint.h"
 
 namespace kvmesh::shard {
 namespace {
 
 using forward::Disposition;
-
-forward::CacheNamespace ToyNamespace() {
-  return {.model_fp = Sha256Of("toy model"),
-          .quant = testing::kToyQuant,
-          .ctx_params_hash = Sha256Of("toy params")};
-}
 
 void SetNamespace(v1::CacheNamespace* proto) {
   const forward::CacheNamespace name = ToyNamespace();

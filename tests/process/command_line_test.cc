@@ -173,7 +173,7 @@ TEST(CommandLine, DownWithoutAMeshSaysSo) {
 }
 
 // One mesh for all tests that only ask.
-class OnAMesh : public testing::Test {
+class OnAMesh : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { mesh_ = new Mesh(TinyModel()); }
   static void TearDownTestSuite() {

@@ -123,7 +123,7 @@ TEST(Lifecycle, DownEndsServicesWhoseProgramsWereReplacedMeanwhile) {
   }
 }
 
-class Attached : public testing::Test {
+class Attached : public ::testing::Test {
  protected:
   void SetUp() override {
     up_ = std::make_unique<Process>(

@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
@@ -47,15 +46,6 @@ std::string TinyModel() {
 
 std::string RealModel() {
   return "build/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
-
-bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout) {
-  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
 }
 
 void ExpectNothingLeft(const std::function<std::string()>& what_is_left) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "kvmesh/v1/router.grpc.pb.h"
+#include "tests/testing/wait_until.h"
 #include "tools/kvmesh/mesh_file.h"
 #include "tools/kvmesh/outcome.h"
 
@@ -26,8 +27,7 @@ std::string Program(const std::string& name);
 std::string TinyModel();
 std::string RealModel();
 
-// True as soon as `condition` is; false after `timeout`.
-bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout = absl::Seconds(60));
+using testing::WaitUntil;
 
 // Waits until `what_is_left` names nothing; fails the test with what it names last.
 void ExpectNothingLeft(const std::function<std::string()>& what_is_left);

@@ -19,15 +19,6 @@ std::string NameOf(const v1::SlabId& slab) {
 
 }  // namespace
 
-bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 std::chrono::system_clock::time_point MinuteFromNow() {
   return std::chrono::system_clock::now() + std::chrono::seconds(60);
 }

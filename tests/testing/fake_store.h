@@ -20,11 +20,10 @@
 #include "common/base/mutex.h"
 #include "common/slab/content_key.h"
 #include "kvmesh/v1/meta.grpc.pb.h"
+#include "tests/testing/wait_until.h"
 
 namespace kvmesh::testing {
 
-// Whether `condition` came true within a minute.
-bool WaitUntil(const std::function<bool()>& condition);
 std::chrono::system_clock::time_point MinuteFromNow();
 
 // A slab of one text; tokens of four bytes.

@@ -2,29 +2,21 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
-#include <thread>
 
 #include "absl/time/time.h"
 #include "services/blob/grpc/blob_codec.h"
 #include "tests/testing/random_slab.h"
+#include "tests/testing/wait_until.h"
 
 namespace kvmesh::blob {
+
+using testing::WaitUntil;
 
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 inline std::chrono::system_clock::time_point Deadline() {
   return std::chrono::system_clock::now() + std::chrono::seconds(60);
-}
-
-inline bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 inline v1::PutHeader Header(const testing::RandomSlab& slab) {

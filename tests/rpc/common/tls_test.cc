@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/small_file.h"
@@ -18,6 +16,7 @@
 #include "common/rpc/tls_identity.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/testing/dev_certs.h"
+#include "tests/testing/wait_until.h"
 
 namespace kvmesh::rpc {
 namespace {
@@ -26,6 +25,7 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using testing::DevCerts;
+using testing::WaitUntil;
 
 std::shared_ptr<TlsIdentity> Identity(const std::string& folder, Role own, Roles callers = {}) {
   auto tls = TlsIdentity::Load({.folder = folder, .own = {own}, .callers = callers});
@@ -80,16 +80,6 @@ class TlsServer {
   metrics::Metrics metrics_{"test"};
   std::unique_ptr<RpcServer> server_;
 };
-
-// Until `call` gives what is wanted; handshakes go on while files are being read again.
-bool Eventually(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  return true;
-}
 
 TEST(Tls, RolesOnTheListGetInAndOthersAreRefusedAndCounted) {
   const DevCerts& certs = Ours();
@@ -213,7 +203,7 @@ TEST(Tls, ARenewedCertificateTakesEffectWithoutARestart) {
   const auto router = Identity(Ours().Of(Role::kRouter), Role::kRouter);
   EXPECT_FALSE(server.Call(router).ok());
   certs.Renew(Role::kShard, 10);
-  EXPECT_TRUE(Eventually([&] { return server.Call(router).ok(); }));
+  EXPECT_TRUE(WaitUntil([&] { return server.Call(router).ok(); }));
 }
 
 TEST(Tls, AnotherAuthorityTakesEffectWithoutARestartAndABrokenFileDoesNot) {
@@ -231,7 +221,7 @@ TEST(Tls, AnotherAuthorityTakesEffectWithoutARestartAndABrokenFileDoesNot) {
   EXPECT_TRUE(server.Call(Identity(ours.Of(Role::kRouter), Role::kRouter)).ok());
   std::ofstream(roots) << *ReadSmallFile(ours.folder() + "/ca/ca.crt")
                        << *ReadSmallFile(theirs.folder() + "/ca/ca.crt");
-  EXPECT_TRUE(Eventually([&] { return server.Call(router).ok(); }));
+  EXPECT_TRUE(WaitUntil([&] { return server.Call(router).ok(); }));
 }
 
 TEST(Tls, WhatIsWrongWithTheFilesIsSaidAtTheStart) {

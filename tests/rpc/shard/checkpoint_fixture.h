@@ -8,20 +8,9 @@
 #include "services/shard/core/save_slab.h"
 #include "tests/rpc/shard/shard_fixture.h"
 #include "tests/testing/store_fixture.h"
+#include "tests/testing/toy_checkpoint.h"
 
 namespace kvmesh::shard {
-
-inline WriteId Write(uint8_t number) {
-  WriteId id;
-  id.mutable_data()[0] = number;
-  return id;
-}
-
-inline forward::CacheNamespace ToyNamespace() {
-  return {.model_fp = Sha256Of("toy model"),
-          .quant = testing::kToyQuant,
-          .ctx_params_hash = Sha256Of("toy params")};
-}
 
 // Serves a fake on a free port.
 struct Served {

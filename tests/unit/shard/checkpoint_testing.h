@@ -12,6 +12,7 @@
 #include "common/slab/reader.h"
 #include "services/shard/core/restore_reader.h"
 #include "services/shard/core/save_slab.h"
+#include "tests/testing/toy_checkpoint.h"
 #include "tests/unit/shard/hop_harness.h"
 
 namespace kvmesh::shard {
@@ -20,16 +21,6 @@ inline constexpr char kStore[] = "store:1";
 
 inline CheckpointOptions WithCheckpoints() {
   return {.enabled = true, .fragments = true, .min_tokens = 2};
-}
-inline WriteId Write(uint8_t number) {
-  WriteId id;
-  id.mutable_data()[0] = number;
-  return id;
-}
-inline forward::CacheNamespace ToyNamespace() {
-  return {.model_fp = Sha256Of("toy model"),
-          .quant = testing::kToyQuant,
-          .ctx_params_hash = Sha256Of("toy params")};
 }
 
 inline SlabFacts ToyFacts(const Engine& engine) {
